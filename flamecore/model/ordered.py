@@ -29,10 +29,12 @@ class Now(NamedTuple):
     Attributes:
         time: The global time.
         watermark: The least of what the origins of marks have said last; `MIN_TIME` until all have.
+        before: The watermark before the mark, where the call is of a timer that the mark makes due; else the watermark.
     """
 
     time: int
     watermark: int = MIN_TIME
+    before: int = MIN_TIME
 
 
 class Timer(NamedTuple):
@@ -94,13 +96,17 @@ def timer_place(vertex: Vertex, timer: Timer, key: Any, mark: bytes | None = Non
         key: Its key.
         mark: The place of the mark, if it waits for the watermark.
     """
-    hashed = xxh3_64_intdigest(canonical(key))
-    numbers = [timer.tag + 2**63, hashed]
+    numbers = [timer.tag + 2**63, rank_of(key)]
     if mark is None:
         mark = GlobalTime(timer.time).encode()
     else:
         numbers.insert(0, timer.time + 2**63)
     return mark + b"".join(map(encode_child, (vertex.index, *numbers)))
+
+
+def rank_of(key: Any) -> int:
+    """Return the number that orders keys whose timers have one time and tag, the same in every process."""
+    return xxh3_64_intdigest(canonical(key))
 
 
 def tie_of(key: Any) -> bytes:
@@ -167,6 +173,7 @@ class Marking(Vertex):
             that is not above the front's last one says nothing.
         step: Marks are rounded down to multiples of it, so that there are few.
         closes: Whether the end of a front is a mark, `CLOSING`, at a time of its own. Otherwise the last one stays.
+            None: it is where no state is kept, which nothing can go on from.
     """
 
     kind: ClassVar[str] = "marking"
@@ -175,7 +182,7 @@ class Marking(Vertex):
 
     function: Callable[[Payload], int | None] = field(kw_only=True)
     step: int = field(default=1, kw_only=True)
-    closes: bool = field(default=True, kw_only=True)
+    closes: bool | None = field(default=True, kw_only=True)
 
     def check(self) -> None:
         if self.route is not None:

@@ -82,7 +82,7 @@ class Stream(Generic[T]):
         return Stream(self._flow, self._vertex, self._type, route, self._output.copy)
 
     def _map(self, kind: str, name: str | None, function: Callable[..., Any], shape: Any, declared: Any) -> Stream[Any]:
-        _require_functions(kind, self._vertex, function, generators=shape == "many")
+        require_functions(kind, self._vertex, function, generators=shape == "many")
         vertex = Map(self._flow._name(name, kind, function), route=self._route, function=function, shape=shape)
         return self._then(vertex, declared)
 
@@ -143,7 +143,7 @@ class Stream(Generic[T]):
 
         An item goes to the first predicate that is true.
         """
-        _require_functions("branch", self._vertex, *predicates)
+        require_functions("branch", self._vertex, *predicates)
         base = self._flow._name(name, "branch")
 
         def chosen(payload: T) -> int:
@@ -189,7 +189,7 @@ class Stream(Generic[T]):
         Returns:
             The stream that leaves.
         """
-        _require_functions("loop", self._vertex, body)
+        require_functions("loop", self._vertex, body)
         head = Merge(self._flow._name(name, "loop"))
         self._flow._add(head, self._placed())
         return _closed(head, self, body(Stream(self._flow, head, self._type)))
@@ -236,7 +236,7 @@ class KeyedStream(Generic[K, T]):
     """A stream whose items have keys. State is kept for each key."""
 
     def __init__(self, stream: Stream[T], key: Callable[[T], K]) -> None:
-        _require_functions("key_by", stream._vertex, key)
+        require_functions("key_by", stream._vertex, key)
         if reason := refuse_unhashable(returned(key)):
             raise GraphError(
                 f"key_by after {stream._vertex.name!r}: the key function is declared to return a type that cannot be "
@@ -326,7 +326,7 @@ class KeyedStream(Generic[K, T]):
             The stream that leaves.
         """
         stream, flow = self._stream, self._stream._flow
-        _require_functions("loop", stream._vertex, body)
+        require_functions("loop", stream._vertex, body)
         called = flow._name(name, "loop")
         entry, head = (
             Map(f"{called}.key", route=self._route, function=same, shape="one"),
@@ -355,7 +355,7 @@ class KeyedStream(Generic[K, T]):
                 far, replaced as more come; windows do not reach over records.
         """
         if order is not None:
-            _require_functions("group(order=…)", self._stream._vertex, order)
+            require_functions("group(order=…)", self._stream._vertex, order)
         vertex = Grouping(
             self._stream._flow._name(name, "group"),
             route=self._route,
@@ -368,7 +368,7 @@ class KeyedStream(Generic[K, T]):
     def reduce(self, function: Callable[[T, T], T], *, name: str | None = None) -> Stream[tuple[K, T]]:
         """Combine the items of each key one by one; emit each update, (key, value)."""
 
-        _require_functions("reduce", self._stream._vertex, function)
+        require_functions("reduce", self._stream._vertex, function)
 
         def accumulate(state: Any, item: T) -> Any:
             return item if state is MISSING else function(state, item)
@@ -389,7 +389,7 @@ class KeyedStream(Generic[K, T]):
                 hint=f"Write fold({function!r}, function).",
                 vertex=self._stream._vertex.name,
             )
-        _require_functions("fold", self._stream._vertex, function)
+        require_functions("fold", self._stream._vertex, function)
         hint = returned(function)
         declared = type(initial) if hint is object else hint
         return self._accumulate("fold", name, function, function, initial, declared, hint)
@@ -430,7 +430,7 @@ class KeyedStream(Generic[K, T]):
             initial: State before the first item of a key: an immutable value.
             function: (state, item) → (new state, outputs in order). It must not change its argument.
         """
-        _require_functions("stateful_map", self._stream._vertex, function)
+        require_functions("stateful_map", self._stream._vertex, function)
         hint = returned(function)
         arguments: tuple[Any, ...] = getattr(hint, "__args__", ())
         state, outputs = (arguments[0], element(arguments[1])) if len(arguments) == 2 else (object, object)
@@ -455,7 +455,7 @@ def _closed(head: Merge, entered: Stream[Any], result: Any) -> Stream[Any]:
     return exit_  # type: ignore[no-any-return]
 
 
-def _require_functions(kind: str, vertex: Vertex, *functions: Any, generators: bool = False) -> None:
+def require_functions(kind: str, vertex: Vertex, *functions: Any, generators: bool = False) -> None:
     """Refuse values that cannot be called, and functions whose calls only begin.
 
     The result of a function in place of the function cannot be called. The coroutine or generator of the others would

@@ -110,7 +110,7 @@ class MarkingOperator(Operator):
     say: Say
 
     def __init__(self, vertex: Marking, site: Site) -> None:
-        self.closes = vertex.closes
+        self.closes = not site.snapshots if vertex.closes is None else vertex.closes
         self._function, self._step = vertex.function, vertex.step
         self._emit, self._emit_run, self._fail = site.emit, site.emit_run, site.fail
         self._last: dict[bytes, int] = {}  # by front, as in orders

@@ -175,7 +175,7 @@ class OrderedOperator(StatefulOperator):
                 record = records.get(key)
                 if record is None:
                     check_key(key)
-                now = _NEW(Now, (_NUMBER(order[:8], "big") - 2**63, value))
+                now = _NEW(Now, (_NUMBER(order[:8], "big") - 2**63, value, value))
                 outcome = process(key, None if record is None else record[0], payload, now)
                 if type(outcome) is not Outcome:
                     raise _no_outcome(outcome)
@@ -238,18 +238,20 @@ class OrderedOperator(StatefulOperator):
             self._passed = max(self._passed, place)
             if place == self.first_timer:
                 _, _, key, timer = heappop(self._timers)
-                self._run_timer(place, key, timer)
-            elif self.watermark.advance(place):
-                self._run_mark(place)
+                self._run_timer(place, key, timer, self.watermark.value)
+            else:
+                before = self.watermark.value
+                if self.watermark.advance(place):
+                    self._run_mark(place, before)
         return False
 
-    def _run_mark(self, mark: bytes) -> None:
+    def _run_mark(self, mark: bytes, before: int) -> None:
         """Work on the timers that the watermark has reached, and say what the operation's own marks are now."""
         timers, value = self._by_mark, self.watermark.value
         while timers and timers[0][3].time <= value:
             _, _, key, timer = heappop(timers)
             if self._is_pending(key, timer):
-                self._run_timer(timer_place(self._vertex, timer, key, mark), key, timer)
+                self._run_timer(timer_place(self._vertex, timer, key, mark), key, timer, before)
         self._emit()
         holds = self._holds
         while holds and not self._is_holding(holds[0][2], holds[0][0]):
@@ -260,10 +262,10 @@ class OrderedOperator(StatefulOperator):
         record = self._records.get(key)
         return record is not None and record[2] == hold
 
-    def _run_timer(self, place: bytes, key: Any, timer: Timer) -> None:
+    def _run_timer(self, place: bytes, key: Any, timer: Timer, before: int) -> None:
         """Work on a timer that is due."""
         record = self._records[key]
-        now = Now(decode_time(place), self.watermark.value)
+        now = Now(decode_time(place), self.watermark.value, before)
         left: Record = (record[0], tuple([other for other in record[1] if other != timer]), record[2])
         try:
             outcome = self._on_time(key, record[0], timer, now)

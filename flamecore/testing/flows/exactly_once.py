@@ -106,7 +106,7 @@ class Reference:
             inputs = {name: list(self.inputs.get(name, ()))[: len(ranks[name])] for name in ranks}
             failed = None
             try:
-                outputs = interpret(self.graph, inputs, times=ranks, skip_failing=self.skip_failing)
+                outputs = interpret(self.graph, inputs, times=ranks, skip_failing=self.skip_failing, keeps=True)
             except Failed as error:
                 failed, outputs = error, error.outputs
             wanted = {name: [output.payload for output in each] for name, each in outputs.items()}
@@ -137,7 +137,9 @@ class Reference:
         How late its fronts have ended is not known: some timers behind the last record may have been due.
         """
         inputs = {name: self.inputs.get(name, ())[: len(times)] for name, times in played.times.items()}
-        outputs = interpret(self.graph, inputs, times=played.times, skip_failing=self.skip_failing, end=MAX_TIME)
+        outputs = interpret(
+            self.graph, inputs, times=played.times, skip_failing=self.skip_failing, end=MAX_TIME, keeps=True
+        )
         most = {name: [output.payload for output in each] for name, each in outputs.items()}
         return {name: each[: max(len(played.outputs[name]), len(wanted[name]))] for name, each in most.items()}
 

@@ -108,6 +108,7 @@ def interpret(
     skip_failing: bool = False,
     max_steps: int = 10_000_000,
     end: int | None = None,
+    keeps: bool = False,
 ) -> dict[str, list[DataItem]]:
     """Run a graph on whole inputs.
 
@@ -119,6 +120,7 @@ def interpret(
         skip_failing: Go on without records that a user function fails on.
         max_steps: Give up on a flow that has not ended after so many.
         end: The time at which all fronts have ended: no later timer is due. Default: right after the last record.
+        keeps: Whether the job keeps state, as far as vertices ask.
 
     Returns:
         For each sink, its outputs in order, as the barrier has them: alive. Their traces are 0, since no other worker
@@ -136,12 +138,12 @@ def interpret(
                 hint=f"Define {type(vertex).__name__}.draw, which draws it with generic operations.",
                 vertex=vertex.name,
             )
-    return _Interpreter(drawn, workers, skip_failing).run(inputs, times or {}, max_steps, end)
+    return _Interpreter(drawn, workers, skip_failing, keeps).run(inputs, times or {}, max_steps, end)
 
 
 class _Interpreter:
-    def __init__(self, graph: Graph, workers: int, skip_failing: bool) -> None:
-        self.graph, self.workers, self.skip_failing = graph, workers, skip_failing
+    def __init__(self, graph: Graph, workers: int, skip_failing: bool, keeps: bool) -> None:
+        self.graph, self.workers, self.skip_failing, self.keeps = graph, workers, skip_failing, keeps
         self.pending: list[tuple[bytes, int, Vertex, Vertex, bool, Any]] = []
         self.pushed = 0
         self.buckets: dict[Vertex, dict[Any, list[tuple[Any, ...]]]] = {}
@@ -176,7 +178,7 @@ class _Interpreter:
                 source = self.graph.marked_source(vertex)
                 for behind in self.graph.next_ordered(vertex):
                     self.ordered[behind].origins[vertex] = None
-                if vertex.closes:
+                if vertex.closes or (vertex.closes is None and not self.keeps):
                     last = max(last, decode_time(ends[source]))
                     self.say(vertex, behind_record(ends[source]), CLOSING)
         for model in self.models:
@@ -332,7 +334,7 @@ class OrderedModel:
         self.waiting: dict[bytes, Any] = {}
         self.marks: dict[tuple[bytes, int], tuple[Vertex, int]] = {}
         self.origins: dict[Vertex, int | None] = {}
-        self.watermark = MIN_TIME
+        self.watermark = self.before = MIN_TIME  # now, and before the mark whose timers are due
         self.reached: bytes = b""  # the place of the mark whose timers are due
         self.says: tuple[bytes, int] | None = None
         self.numbers: Counter[bytes] = Counter()
@@ -374,7 +376,7 @@ class OrderedModel:
             key = self.key_of(payload)
             check_key(key)
             state = self.outcomes.get(key, Outcome()).state
-            return self.settle(key, order, None, self.work.process(key, state, payload, Now(time, self.watermark)))
+            return self.settle(key, order, None, self.work.process(key, state, payload, self.now(time)))
         timers = self.due(time + 1)
         if not timers or timers[0][0] != order:
             if not self.reached:
@@ -389,12 +391,12 @@ class OrderedModel:
         place, _, key, timer = timers[0]
         before = self.outcomes[key]
         self.outcomes[key] = before._replace(timers=tuple(other for other in before.timers if other != timer))
-        outcome = self.work.on_time(key, before.state, timer, Now(time, self.watermark))
+        outcome = self.work.on_time(key, before.state, timer, self.now(time, timer))
         return self.settle(key, place, timer, outcome)
 
     def take_marks(self, place: bytes) -> None:
         """Take all marks of a place."""
-        counts = False
+        counts, self.before = False, self.watermark
         for mark in [mark for mark in self.marks if mark[0] == place]:
             vertex, value = self.marks.pop(mark)
             last = self.origins[vertex]
@@ -407,9 +409,12 @@ class OrderedModel:
             self.watermark = min(said)
         self.reached = place if counts else b""
 
+    def now(self, time: int, due: Timer | None = None) -> Now:
+        return Now(time, self.watermark, self.before if due is not None and due.mark else self.watermark)
+
     def settle(self, key: Any, place: bytes, due: Timer | None, outcome: Outcome) -> list[tuple[bytes, Any]]:
         """Take the outcome of a call, after timers that are past."""
-        now = Now(decode_time(place), self.watermark)
+        now = self.now(decode_time(place), due)
         outputs = list(outcome.outputs)
         while past := [timer for timer in outcome.timers if self.is_past(timer, key, place, due)]:
             outcome = self.work.on_time(key, outcome.state, min(past, key=lambda timer: (timer[2], timer)), now)

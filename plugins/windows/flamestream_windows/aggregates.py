@@ -17,9 +17,10 @@ from flamestream_windows.model.aggregates import (
     Reduce,
     Sum,
     Top,
+    named,
 )
 
-__all__ = ["Aggregate", "collect", "count", "fold", "max", "mean", "min", "reduce", "sum", "top"]
+__all__ = ["Aggregate", "collect", "count", "fold", "max", "mean", "min", "named", "reduce", "sum", "top"]
 
 
 def count() -> Aggregate:

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from flamestream_windows.flows.streams import Panes, Timed, TimedKeyed, Windowed, event_time
 from flamestream_windows.model.cells import List, Map, OrderedList, Set, Stamped, StatefulFn, Timer, Value
 from flamestream_windows.model.panes import Dropped, Pane, Timing
 from flamestream_windows.model.times import duration
@@ -17,15 +18,20 @@ __all__ = [
     "Map",
     "OrderedList",
     "Pane",
+    "Panes",
     "Set",
     "Stamped",
     "StatefulFn",
+    "Timed",
+    "TimedKeyed",
     "Timer",
     "Timing",
     "Value",
     "Window",
     "WindowFn",
+    "Windowed",
     "calendar",
+    "event_time",
     "fixed",
     "sessions",
     "sliding",

@@ -117,8 +117,8 @@ GROUPING = {
     "retractions of nothing": ("for old in cell.outstanding:", "for old in ():"),
     "panes behind their window": ("at = min(at, window.end - 1)", "at = at + 3"),
     "no promised pane": ('if self.strategy.closing == "always" else None', "if False else None"),
-    "what is due once": ("at.append(moment.input + 1)", "pass"),
-    "what is due too late": ("at.append(cell.window.end)", "at.append(cell.window.end + 3)"),
+    "what is due once": ("return moment.input + 1", "return 2**62 + 1"),
+    "what is due too late": ("return cell.window.end\n", "return cell.window.end + 3\n"),
     "a record that can be changed": ("cells = tuple(", "cells = list("),
 }
 KEYED = {

@@ -24,7 +24,7 @@ from flamestream_windows.engine.values import (
 )
 from flamestream_windows.model.aggregates import Aggregate
 from flamestream_windows.model.panes import Timing
-from flamestream_windows.model.strategy import Strategy
+from flamestream_windows.model.strategy import FINAL, Strategy
 from flamestream_windows.model.triggers import Look
 from flamestream_windows.model.windows import Window, merged, ordered
 
@@ -116,20 +116,25 @@ class Grouping:
 
     def due(self, record: Record, moment: Moment) -> tuple[int | None, int | None]:
         """Return the next watermark and clock at which a step may do anything."""
-        expiry, trigger = self.strategy.expiry, self.strategy.trigger
-        look = Look(True, moment.clock, self.strategy.windows.merging)
-        at = [expiry(window) + 1 for window in record.closed[:1]]
+        at = [self.strategy.expiry(window) + 1 for window in record.closed[:1]]
         clocks: list[int] = []
         for cell in record.open:
-            if moment.input < cell.window.end:
-                at.append(cell.window.end)
-            # One that is ready again at once fires with the next step, and that may close the window.
-            elif trigger.ready(cell.trigger, look) and trigger.fire(cell.trigger, look) != cell.trigger:
-                at.append(moment.input + 1)
-            else:
-                at.append(expiry(cell.window) + 1)
-            clocks += [target for target in trigger.targets(cell.trigger) if target > moment.clock]
+            at.append(self.due_of(cell, moment))
+            clocks += [target for target in self.strategy.trigger.targets(cell.trigger) if target > moment.clock]
         return min(at, default=None), min(clocks, default=None)
+
+    def due_of(self, cell: Cell, moment: Moment) -> int:
+        """Return the next watermark at which a step may do anything with a window."""
+        strategy, trigger = self.strategy, self.strategy.trigger
+        if trigger == FINAL:
+            return strategy.expiry(cell.window) + 1
+        if moment.input < cell.window.end:
+            return cell.window.end
+        look = Look(True, moment.clock, strategy.windows.merging)
+        # One that is ready again at once fires with the next step, and that may close the window.
+        if trigger.ready(cell.trigger, look) and trigger.fire(cell.trigger, look) != cell.trigger:
+            return moment.input + 1
+        return strategy.expiry(cell.window) + 1
 
 
 def _rank(cell: Cell) -> tuple[int, int]:

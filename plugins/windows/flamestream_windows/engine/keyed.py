@@ -6,7 +6,8 @@ from collections.abc import Hashable, Iterable
 from heapq import heapify, heappop, heappush
 from typing import Any, Generic, Protocol, TypeVar
 
-from flamecore.model.hashing import canonical, stable_hash
+from flamecore.model.hashing import canonical
+from flamecore.model.ordered import rank_of
 from flamestream_windows.engine.values import Clock, Element, Input, Moment, Output, Watermark
 from flamestream_windows.model.times import MIN
 
@@ -122,7 +123,7 @@ class Keys(Generic[R]):
             self._note(key)
         every = [(key, output) for key, outputs in found for output in outputs]
         if len(found) > 1:
-            ranks = {key: (stable_hash(key), canonical(key)) for key, outputs in found if outputs}
+            ranks = {key: (rank_of(key), canonical(key)) for key, outputs in found if outputs}
             every.sort(key=lambda pair: (getattr(pair[1], "place", ()), ranks[pair[0]]))
         return every
 

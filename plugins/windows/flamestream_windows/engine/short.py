@@ -12,7 +12,8 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import Any
 
-from flamecore.model.hashing import canonical, stable_hash
+from flamecore.model.hashing import canonical
+from flamecore.model.ordered import rank_of
 from flamestream_windows.engine.keyed import Keyed
 from flamestream_windows.engine.values import Cell, Drop, Firing, Late, Output, Record
 from flamestream_windows.model.aggregates import Aggregate
@@ -204,7 +205,7 @@ class FinalKeys(ShortWay):
             on_time, late = self._on_time.get(window, {}), self._late.get(window, {})
             keys = [*on_time, *late]
             if len(keys) > 1:
-                keys.sort(key=lambda key: (stable_hash(key), canonical(key)))
+                keys.sort(key=lambda key: (rank_of(key), canonical(key)))
             place = (window.end, window.start)
             for key in keys:
                 # A key that came behind its window is on time only where another window of it still holds.
@@ -413,7 +414,7 @@ class SessionKeys(ShortWay):
                 ended[key] = count = sum(end <= to for _, end, _, _ in sessions)
                 for start, end, accumulator, _ in sessions[:count]:
                     value = self.aggregate.result(accumulator)
-                    found.append(((end, start), stable_hash(key), canonical(key), key, value))
+                    found.append(((end, start), rank_of(key), canonical(key), key, value))
         except BaseException:
             for entry in entries:
                 heappush(self._ends, entry)

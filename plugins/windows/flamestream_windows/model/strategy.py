@@ -10,7 +10,7 @@ from flamecore.errors import GraphError
 from flamestream_windows.model.aggregates import Aggregate, invertible
 from flamestream_windows.model.times import MAX, duration, spell
 from flamestream_windows.model.triggers import AfterCount, AfterWatermark, Never, Repeatedly, Trigger, walk
-from flamestream_windows.model.windows import Window, WindowFn
+from flamestream_windows.model.windows import Same, Window, WindowFn
 
 Panes = Literal["accumulating", "discarding", "retracting"]
 Time = Literal["end", "earliest", "latest", "shifted"]
@@ -69,6 +69,10 @@ class Strategy:
     def after(self) -> Strategy:
         """Return the strategy of what comes of a grouping by this one."""
         return replace(self, trigger=self.trigger.continuation())
+
+    def again(self) -> Strategy:
+        """Return the strategy by which the panes of a grouping by this one are grouped in the same windows."""
+        return replace(self.after(), windows=Same())
 
     def __str__(self) -> str:
         late = f", lateness=({spell(self.lateness)})" if self.lateness else ""

@@ -1,0 +1,135 @@
+"""How payloads of a stream tell their event time.
+
+Behind `event_time` a payload is the user's own record, and the time is computed of it. What comes of a record carries
+its time: there a payload is a *stamp*, (kind, time, value), of plain data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import update_wrapper
+from operator import itemgetter
+from types import GenericAlias
+from typing import Any, Final, NamedTuple
+
+from flamecore.model.types import returned
+from flamestream_windows.model.times import instant
+
+VALUE: Final = 0
+"""Kind of an element or a pane."""
+
+RETRACTION: Final = 1
+"""Kind of one that takes back an equal one that came before."""
+
+LATE: Final = 2
+"""Kind of an element that was taken late: told beside the panes."""
+
+DROPPED: Final = 3
+"""Kind of a `Dropped`, told beside the panes."""
+
+
+class Form(NamedTuple):
+    """How payloads tell their times.
+
+    Attributes:
+        at: Returns the time of a payload.
+        value: Returns the value of a payload; None: the payload is it.
+        kind: Returns the kind of a payload; None: each is a value.
+    """
+
+    at: Callable[[Any], int]
+    value: Callable[[Any], Any] | None = None
+    kind: Callable[[Any], int] | None = None
+
+    def stamp(self, payload: Any, value: Any) -> tuple[int, int, Any]:
+        """Return the stamp of what comes of a payload."""
+        return (VALUE if self.kind is None else self.kind(payload), self.at(payload), value)
+
+    def lifted(self, function: Callable[..., Any], result: Any = object) -> Callable[..., Any]:
+        """Return a function of values as one of payloads.
+
+        Args:
+            function: The user's function.
+            result: The declared type of its result.
+        """
+        value_of = self.value
+        if value_of is None:
+            return function
+
+        def of_payload(payload: Any, *rest: Any) -> Any:
+            return function(value_of(payload), *rest)
+
+        return named_after(of_payload, function, result)
+
+
+STAMPED: Final = Form(itemgetter(1), itemgetter(2), itemgetter(0))
+"""The form of stamps."""
+
+
+def recorded(at: Callable[[Any], Any]) -> Form:
+    """Return the form of records whose time a function of the user's tells."""
+
+    def time_of(record: Any) -> int:
+        return instant(at(record))
+
+    return Form(named_after(time_of, at, int))
+
+
+def stamp_type(declared: Any) -> Any:
+    """Return the type of stamps of values of a type."""
+    return GenericAlias(tuple, (int, int, declared))
+
+
+def named_after(made: Callable[..., Any], function: Callable[..., Any], result: Any) -> Callable[..., Any]:
+    """Return a function that stands for a user's: it has its name, and says what it returns.
+
+    Args:
+        made: The function.
+        function: The user's.
+        result: The type of its result.
+    """
+    update_wrapper(made, function, assigned=("__module__", "__name__", "__qualname__"), updated=())
+    del made.__wrapped__  # type: ignore[attr-defined]  # the hints of `made` are its own
+    made.__annotations__ = {} if result is object else {"return": result}
+    made.user_function = function  # type: ignore[attr-defined]  # a function takes any attribute
+    return made
+
+
+def mapped(form: Form, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a function from payloads to stamps of what the user's function returns."""
+    value_of, stamp = form.value, form.stamp
+
+    def stamped(payload: Any) -> tuple[int, int, Any]:
+        return stamp(payload, function(payload if value_of is None else value_of(payload)))
+
+    return named_after(stamped, function, stamp_type(returned(function)))
+
+
+def flat_mapped(form: Form, function: Callable[[Any], Any], of: Any) -> Callable[[Any], Any]:
+    """Return a function from payloads to stamps of all that the user's function returns."""
+    value_of, stamp = form.value, form.stamp
+
+    def stamped(payload: Any) -> list[tuple[int, int, Any]]:
+        return [stamp(payload, value) for value in function(payload if value_of is None else value_of(payload))]
+
+    return named_after(stamped, function, GenericAlias(list, (stamp_type(of),)))
+
+
+def value_of(stamp: tuple[int, int, Any]) -> Any:
+    """Return the value of a stamp."""
+    return stamp[2]
+
+
+def is_pane(stamp: tuple[int, int, Any]) -> bool:
+    """Return whether a stamp is a pane or a retraction of one, and not told beside."""
+    return stamp[0] <= RETRACTION
+
+
+def is_late(stamp: tuple[int, int, Any]) -> bool:
+    """Return whether a stamp tells of an element that was taken late."""
+    return stamp[0] == LATE
+
+
+def is_dropped(stamp: tuple[int, int, Any]) -> bool:
+    """Return whether a stamp tells of an element that was dropped."""
+    return stamp[0] == DROPPED

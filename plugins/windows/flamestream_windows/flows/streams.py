@@ -1,0 +1,545 @@
+"""Streams with event time, and the verbs on them.
+
+`event_time` is the door: everything chains from the `Timed` stream that it returns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, overload
+
+from flamecore.errors import GraphError
+from flamecore.model.builder import Output
+from flamecore.model.failure import all_shown_at_caller, shown_at_caller
+from flamecore.model.meta import Meta
+from flamecore.model.ordered import Marking
+from flamecore.model.stream import KeyedStream, Stream, require_functions
+from flamecore.model.types import element, returned
+from flamecore.model.vertices import ByKey, Route, Vertex
+from flamestream_windows import aggregates as agg
+from flamestream_windows.engine.grouping import Grouping
+from flamestream_windows.flows.stamps import (
+    STAMPED,
+    Form,
+    flat_mapped,
+    is_dropped,
+    is_late,
+    is_pane,
+    mapped,
+    named_after,
+    recorded,
+    stamp_type,
+    value_of,
+)
+from flamestream_windows.flows.vertices import grouped
+from flamestream_windows.model.aggregates import Aggregate, named
+from flamestream_windows.model.panes import Dropped, Pane
+from flamestream_windows.model.strategy import Emit, Strategy, check_aggregate, check_emits, strategy
+from flamestream_windows.model.strategy import Panes as Mode
+from flamestream_windows.model.times import duration
+from flamestream_windows.model.watermarks import Arrival, Bounded, Folded, Monotonic, WatermarkStrategy, default_step
+from flamestream_windows.model.windows import Calendar, Fixed, Same, Sessions, Sliding, Window, WindowFn
+
+T = TypeVar("T")
+U = TypeVar("U")
+K = TypeVar("K")
+V = TypeVar("V")
+A = TypeVar("A")
+E = TypeVar("E")
+
+Time = datetime | float | int
+AtEnd = Literal["close", "keep"]
+
+_QUARTER = 15 * 60 * 1_000_000
+"""Local midnights of all zones are multiples of it."""
+
+
+class Origin(NamedTuple):
+    """A vertex that says watermarks, and what its step depends on.
+
+    Attributes:
+        vertex: The vertex.
+        at_end: What the end of a front says.
+        sizes: Sizes, periods and gaps of the windows that it feeds; None: the step is the user's.
+    """
+
+    vertex: Marking
+    at_end: AtEnd | None
+    sizes: list[int] | None
+
+    def feed(self, windows: WindowFn) -> None:
+        """Note windows that it feeds: marks are as far apart as they allow."""
+        if self.sizes is not None:
+            self.sizes.extend(_sizes(windows))
+            if self.sizes:
+                self.vertex.step = math.gcd(*map(default_step, self.sizes))
+
+
+def _sizes(windows: WindowFn) -> list[int]:
+    if isinstance(windows, Fixed):
+        return [windows.size]
+    if isinstance(windows, Sliding):
+        return [windows.size, windows.period]
+    if isinstance(windows, Sessions):
+        return [windows.gap]
+    if isinstance(windows, Calendar):
+        return [10 * _QUARTER]
+    return [] if windows.endless or isinstance(windows, Same) else [1]
+
+
+@shown_at_caller
+def event_time(
+    stream: Stream[T],
+    at: Callable[[T], Time],
+    *,
+    watermark: WatermarkStrategy | None = None,
+    at_end: AtEnd | None = None,
+    step: timedelta | None = None,
+    name: str | None = None,
+) -> Timed[T]:
+    """Return the stream with event time: each record at its own time, and watermarks.
+
+    Only maps may be between it and the source, for the watermark of a front follows its records in their order.
+
+    Args:
+        stream: The stream.
+        at: Returns the time of a record: a datetime with a zone, microseconds since 1970, or seconds as a float.
+        watermark: The strategy by which times below are believed complete; by default times never fall.
+        at_end: What the end of the input says: that nothing will come any more, so that all windows end (`close`), or
+            nothing, so that those that are open wait for what is appended, or for the next phase (`keep`). By default
+            they wait in jobs that keep state.
+        step: How far apart watermarks are said; by default a tenth of the smallest window, which delays none.
+        name: The name of the operation.
+
+    Raises:
+        GraphError: A setting cannot work.
+    """
+    if not isinstance(stream, Stream):
+        raise GraphError(
+            f"event_time takes a stream, not {stream!r:.80}",
+            hint="Put it behind the source, and key_by behind it: w.event_time(stream, at).key_by(key).",
+            vertex=None,
+        )
+    before = stream._vertex
+    chosen = Bounded(0) if watermark is None else watermark
+    require_functions("event_time", before, at)
+    if isinstance(stream, Timed):
+        raise _refused(before, "event_time is behind another one", "Give a stream event time once, at its source.")
+    if not isinstance(chosen, WatermarkStrategy):
+        raise _refused(before, f"watermark={chosen!r} is no strategy", "Say such as bounded_disorder(seconds=5).")
+    if isinstance(chosen, (Folded, Arrival)):
+        word = "fold" if isinstance(chosen, Folded) else "arrival"
+        raise _refused(
+            before,
+            f"watermarks.{word}() works in scripts only: what it knows of a front would be lost with a process",
+            "Use monotonic(), bounded_disorder(…) or from_records(…).",
+        )
+    if at_end not in (None, "close", "keep"):
+        raise _refused(before, f"at_end={at_end!r} says nothing about the end of the input", "Say 'close' or 'keep'.")
+    micros = None if step is None else duration(step, "step")
+    if micros == 0:
+        raise _refused(before, "the step of watermarks is 0", "A step is positive, such as timedelta(seconds=1).")
+    form = recorded(at)
+    made = stream.apply(
+        Marking,
+        name=stream._flow._name(name, "event_time"),
+        type=stream._type,
+        function=_said(chosen, form.at),
+        closes=None if at_end is None else at_end == "close",
+        step=_QUARTER if micros is None else micros,
+    )
+    vertex = made._vertex
+    assert isinstance(vertex, Marking)
+    return Timed(made, form, (Origin(vertex, at_end, [] if micros is None else None),), stream._type)
+
+
+def _said(strategy: WatermarkStrategy, time_of: Callable[[Any], int]) -> Callable[[Any], int | None]:
+    """Return the watermark that follows a record, as a function."""
+    if isinstance(strategy, (Bounded, Monotonic)):
+        bound = strategy.bound if isinstance(strategy, Bounded) else 0
+
+        def below(record: Any) -> int | None:
+            return time_of(record) - bound
+
+        return named_after(below, time_of, object)
+
+    def observed(record: Any) -> int | None:
+        return strategy.observe(None, record, time_of(record))[1]
+
+    return named_after(observed, time_of, object)
+
+
+def _refused(vertex: Vertex, what: str, hint: str) -> GraphError:
+    return GraphError(f"event_time after {vertex.name!r}: {what}", hint=hint, vertex=vertex.name)
+
+
+@all_shown_at_caller
+class Timed(Stream[T]):
+    """A stream with event time. What comes of an item has the item's time.
+
+    It is a stream of its values everywhere else: at sinks, in states, and merged with a stream that has no times.
+    """
+
+    def __init__(
+        self, stream: Stream[Any], form: Form, origins: tuple[Origin, ...], declared: Any, *, retracts: bool = False
+    ) -> None:
+        super().__init__(stream._flow, stream._vertex, declared, stream._route, stream._output.copy)
+        self._form = form
+        self._origins = origins
+        self._retracts = retracts
+
+    def _next(self, made: Stream[Any], form: Form | None = None, declared: Any = None) -> Timed[Any]:
+        """Return the stream of what comes of this one: of stamps, or of the same payloads."""
+        form, declared = form or self._form, self._type if declared is None else declared
+        return Timed(made, form, self._origins, declared, retracts=self._retracts)
+
+    def _bare(self) -> Stream[Any]:
+        """Return the stream of payloads."""
+        declared = self._type if self._form.value is None else stamp_type(self._type)
+        return Stream(self._flow, self._vertex, declared, self._route, self._output.copy)
+
+    def _plain(self) -> Stream[T]:
+        """Return the stream of values, without times."""
+        if self._form.value is None:
+            return self._bare()
+        return Stream(self._flow, self._bare().map(value_of)._vertex, self._type)
+
+    def _placed(self) -> Output:
+        return self._plain()._placed()
+
+    def _routed(self, route: Route) -> Timed[T]:
+        return self._next(self._bare()._routed(route))
+
+    def _stamped(self) -> Timed[T]:
+        """Return the same stream with stamps as payloads."""
+        if self._form is STAMPED:
+            return self
+        made = self._bare().map(mapped(self._form, _itself), name=self._flow._name(None, "stamp"))
+        return self._next(made, STAMPED)
+
+    def map(self, function: Callable[[T], U], *, name: str | None = None) -> Timed[U]:
+        """Return a stream with one output for each item, at its time."""
+        require_functions("map", self._vertex, function)
+        made = self._bare().map(mapped(self._form, function), name=name)
+        return self._next(made, STAMPED, returned(function))
+
+    def flat_map(self, function: Callable[[T], Iterable[U]], *, name: str | None = None) -> Timed[U]:
+        """Return a stream with any number of outputs for each item, at its time."""
+        require_functions("flat_map", self._vertex, function, generators=True)
+        declared = element(returned(function))
+        made = self._bare().flat_map(flat_mapped(self._form, function, declared), name=name)
+        return self._next(made, STAMPED, declared)
+
+    def filter(self, predicate: Callable[[T], object], *, name: str | None = None) -> Timed[T]:
+        """Return the stream of the items for which `predicate` is true."""
+        require_functions("filter", self._vertex, predicate)
+        made = self._bare().filter(self._form.lifted(predicate), name=name)
+        return self._next(made)
+
+    @overload
+    def inspect(self, function: Callable[[T], object], *, name: str | None = None) -> Timed[T]: ...
+    @overload
+    def inspect(
+        self, function: Callable[[T, Meta], object], *, meta: Literal[True], name: str | None = None
+    ) -> Timed[T]: ...
+    def inspect(self, function: Callable[..., object], *, meta: bool = False, name: str | None = None) -> Timed[T]:
+        """Call `function` with each item, and pass the item on, as `Stream.inspect` does."""
+        require_functions("inspect", self._vertex, function)
+        lifted, bare = self._form.lifted(function), self._bare()
+        made = bare.inspect(lifted, meta=True, name=name) if meta else bare.inspect(lifted, name=name)
+        return self._next(made)
+
+    def rebalance(self) -> Timed[T]:
+        """Spread the items over all workers, as `Stream.rebalance` does."""
+        return self._next(self._bare().rebalance())
+
+    def branch(self, *predicates: Callable[[T], object], name: str | None = None) -> tuple[Timed[T], ...]:
+        """Return one stream for each predicate, and one for the rest, as `Stream.branch` does."""
+        ways = super().branch(*predicates, name=name)
+        return tuple(way for way in ways if isinstance(way, Timed))
+
+    def broadcast(self, count: int, *, name: str | None = None) -> tuple[Timed[T], ...]:
+        """Copy the stream; return `count` copies, as `Stream.broadcast` does."""
+        copies = self._bare().broadcast(count, name=name)
+        return tuple(self._next(copy) for copy in copies)
+
+    @overload
+    def merge(self, *others: Timed[Any], name: str | None = None) -> Timed[Any]: ...
+    @overload
+    def merge(self, *others: Stream[Any], name: str | None = None) -> Stream[Any]: ...
+    def merge(self, *others: Stream[Any], name: str | None = None) -> Stream[Any]:
+        """Merge streams as `Stream.merge` does; the watermark of the result is the least of theirs.
+
+        With a stream without times the result has none.
+        """
+        timed = [other for other in others if isinstance(other, Timed)]
+        if len(timed) < len(others):
+            return self._plain().merge(*others, name=name)
+        called = self._flow._name(name, "merge")
+        made = self._stamped()._bare().merge(*(other._stamped()._bare() for other in timed), name=called)
+        known = {each.vertex.name: each for stream in (self, *timed) for each in stream._origins}
+        retracts = any(stream._retracts for stream in (self, *timed))
+        return Timed(made, STAMPED, tuple(known.values()), self._type, retracts=retracts)
+
+    def loop(  # type: ignore[override]  # inside are streams with event time
+        self, body: Callable[[Timed[T]], tuple[Timed[T], Timed[U]]], *, name: str | None = None
+    ) -> Timed[U]:
+        """Add a cycle, as `Stream.loop` does; what goes round keeps its time."""
+        require_functions("loop", self._vertex, body)
+        declared: list[Any] = []
+
+        def inside(entered: Stream[Any]) -> Any:
+            found = body(self._next(entered, STAMPED))
+            if not (isinstance(found, tuple) and all(isinstance(each, Timed) for each in found)):
+                return found  # refused
+            declared.append(found[-1]._type)
+            return tuple(each._stamped()._bare() for each in found)
+
+        made = self._stamped()._bare().loop(inside, name=name)
+        return self._next(made, STAMPED, declared[0])
+
+    def apply(self, kind: type[Vertex], *, name: str | None = None, type: Any = object, **settings: Any) -> Stream[Any]:
+        """Apply an operation that has no method here to the values, as `Stream.apply` does."""
+        return self._plain().apply(kind, name=name, type=type, **settings)
+
+    def key_by(self, key: Callable[[T], K]) -> TimedKeyed[K, T]:
+        """Give each item a key, as `Stream.key_by` does."""
+        return TimedKeyed(self, key)
+
+
+def _itself(value: T) -> T:
+    return value
+
+
+@all_shown_at_caller
+class TimedKeyed(KeyedStream[K, T]):
+    """A stream with event time whose items have keys.
+
+    The operations of a `KeyedStream` take its values, and what comes of them has no times.
+    """
+
+    def __init__(self, timed: Timed[T], key: Callable[[T], K]) -> None:
+        KeyedStream(timed._bare(), key)  # refuses what cannot be a key
+        self._timed = timed
+        self._key = key
+        self._route = ByKey(key)
+        self._values: Stream[T] | None = None
+
+    @property
+    def _stream(self) -> Stream[T]:  # type: ignore[override]  # made when it is asked for: unused it would lead nowhere
+        if self._values is None:
+            self._values = self._timed._plain()
+        return self._values
+
+    def _with_times(self) -> Timed[T]:
+        """Return the stream with times on the workers that own the keys."""
+        return self._timed._routed(ByKey(self._timed._form.lifted(self._key, returned(self._key))))
+
+    def map(self, function: Callable[[T], U], *, name: str | None = None) -> Timed[U]:
+        """Apply `Timed.map` on the worker that owns the key."""
+        return self._with_times().map(function, name=name)
+
+    def flat_map(self, function: Callable[[T], Iterable[U]], *, name: str | None = None) -> Timed[U]:
+        """Apply `Timed.flat_map` on the worker that owns the key."""
+        return self._with_times().flat_map(function, name=name)
+
+    def window(
+        self,
+        windows: WindowFn,
+        *,
+        lateness: timedelta = timedelta(0),
+        emit: Emit = "final",
+        panes: Mode | None = None,
+        time: Literal["end", "earliest", "latest"] = "end",
+    ) -> Windowed[K, T]:
+        """Cut the items of each key into windows.
+
+        Args:
+            windows: Which windows an item is in, such as `w.fixed(minutes=1)`.
+            lateness: How long behind its end a window still takes items.
+            emit: When a window gives a pane: once, when it takes no more items (`final`), with each item (`updates`),
+                or as a trigger says.
+            panes: Contents of a pane, needed where a window may give several: all of the window (`accumulating`), what
+                is new (`discarding`), or all, with the pane before it taken back (`retracting`).
+            time: The time of a pane: the last instant of its window, or that of its first or last item.
+
+        Raises:
+            GraphError: The windows can never give a pane, or may lose items; or it is not said what a pane holds.
+        """
+        vertex = self._timed._vertex
+        if not isinstance(windows, WindowFn):
+            raise GraphError(
+                f"window after {vertex.name!r} takes windows, not {windows!r:.80}",
+                hint="Say such as w.fixed(minutes=1), or w.sessions(minutes=30).",
+                vertex=vertex.name,
+            )
+        endless = all(origin.at_end == "keep" for origin in self._timed._origins)
+        try:
+            made = strategy(windows, lateness=lateness, emit=emit, panes=panes, time=time)
+            check_emits(made, endless=endless)
+        except GraphError as error:
+            raise _named("window", vertex, error) from None
+        for origin in self._timed._origins:
+            origin.feed(windows)
+        return Windowed(self, made)
+
+
+def _named(word: str, vertex: Vertex, error: GraphError) -> GraphError:
+    """Return an error that names the vertex behind which the mistake is."""
+    return GraphError(f"{word} after {vertex.name!r}: {error.what}", hint=error.hint, vertex=vertex.name)
+
+
+@all_shown_at_caller
+class Windowed(Generic[K, T]):
+    """The windows of a stream by key: its verbs say what a pane holds."""
+
+    def __init__(self, keyed: TimedKeyed[K, T], strategy: Strategy) -> None:
+        self._keyed = keyed
+        self._strategy = strategy
+
+    def __repr__(self) -> str:
+        return f"<Windowed {self._strategy}>"
+
+    def count(self, *, name: str | None = None) -> Panes[K, int, T]:
+        """Return the number of items of each window."""
+        return self._grouped("count", name, agg.count(), int)
+
+    def sum(self, of: Callable[[T], V], *, name: str | None = None) -> Panes[K, V, T]:
+        """Return the sum of what `of` makes of each item."""
+        return self._grouped("sum", name, agg.sum(of), returned(of), of)
+
+    def mean(self, of: Callable[[T], V], *, name: str | None = None) -> Panes[K, V, T]:
+        """Return the mean of what `of` makes of each item."""
+        return self._grouped("mean", name, agg.mean(of), object, of)
+
+    def min(self, of: Callable[[T], V], *, name: str | None = None) -> Panes[K, V, T]:
+        """Return the least of what `of` makes of each item."""
+        return self._grouped("min", name, agg.min(of), returned(of), of)
+
+    def max(self, of: Callable[[T], V], *, name: str | None = None) -> Panes[K, V, T]:
+        """Return the greatest of what `of` makes of each item."""
+        return self._grouped("max", name, agg.max(of), returned(of), of)
+
+    def top(self, n: int, by: Callable[[T], Any], *, name: str | None = None) -> Panes[K, list[T], T]:
+        """Return the `n` items of which `by` makes most, the first one first."""
+        return self._grouped("top", name, self._checked("top", lambda: agg.top(n, by)), list, by)
+
+    def fold(
+        self,
+        initial: A,
+        step: Callable[[A, T], A],
+        *,
+        merge: Callable[[A, A], A] | None = None,
+        name: str | None = None,
+    ) -> Panes[K, A, T]:
+        """Return the items of each window folded into a value.
+
+        Args:
+            initial: The value of no item: an immutable value.
+            step: Value, item → next value. It must not change its argument.
+            merge: Value of two, for windows that join, such as sessions.
+            name: The name of the operation.
+        """
+        functions = (step,) if merge is None else (step, merge)
+        return self._grouped("fold", name, agg.fold(initial, step, merge=merge), type(initial), *functions)
+
+    def reduce(self, function: Callable[[T, T], T], *, name: str | None = None) -> Panes[K, T, T]:
+        """Return the items of each window reduced, two to one."""
+        return self._grouped("reduce", name, agg.reduce(function), self._keyed._timed._type, function)
+
+    def aggregate(self, *, name: str | None = None, **aggregates: Aggregate) -> Panes[K, dict[str, Any], T]:
+        """Return several aggregates of the same items, each under its name."""
+        vertex = self._keyed._timed._vertex
+        for word, each in aggregates.items():
+            if not isinstance(each, Aggregate):
+                raise GraphError(
+                    f"aggregate after {vertex.name!r}: {word}={each!r:.80} is no aggregate",
+                    hint="Say such as total=agg.sum(function), n=agg.count().",
+                    vertex=vertex.name,
+                )
+        if not aggregates:
+            raise GraphError(
+                f"aggregate after {vertex.name!r} has nothing to make of the items of a window",
+                hint="Say such as total=agg.sum(function), n=agg.count().",
+                vertex=vertex.name,
+            )
+        return self._grouped("aggregate", name, named(aggregates), dict)
+
+    def collect(self, *, name: str | None = None) -> Panes[K, list[T], T]:
+        """Return a list of the items of each window, in the order in which they came."""
+        return self._grouped("collect", name, agg.collect(), list)
+
+    def _checked(self, word: str, make: Callable[[], Aggregate]) -> Aggregate:
+        vertex = self._keyed._timed._vertex
+        try:
+            return make()
+        except ValueError as error:
+            raise GraphError(f"{word} after {vertex.name!r}: {error}", vertex=vertex.name) from None
+
+    def _grouped(
+        self, word: str, name: str | None, aggregate: Aggregate, declared: Any, *functions: Callable[..., Any]
+    ) -> Panes[K, Any, T]:
+        timed = self._keyed._timed
+        require_functions(word, timed._vertex, *functions)
+        try:
+            check_aggregate(self._strategy, aggregate, retractions=self._keyed._timed._retracts)
+        except GraphError as error:
+            raise _named(word, timed._vertex, error) from None
+        grouping = Grouping(self._strategy, aggregate)
+        made = (
+            self._keyed._with_times()
+            ._bare()
+            .apply(
+                grouped(grouping),
+                name=timed._flow._name(name, word, *functions[:1]),
+                grouping=grouping,
+                times=timed._form,
+            )
+        )
+        return Panes(made, timed._origins, self._strategy, timed._type)
+
+
+@all_shown_at_caller
+class Panes(Timed[Pane[K, V]], Generic[K, V, E]):
+    """The panes of windows, each at the time that its strategy says."""
+
+    def __init__(self, told: Stream[Any], origins: tuple[Origin, ...], strategy: Strategy, elements: Any) -> None:
+        self._told = told
+        self._strategy = strategy
+        self._elements = elements
+        self._made: Stream[Any] | None = None
+        panes = told.filter(is_pane, name=told._flow._name(None, f"{told._vertex.name}.panes"))
+        super().__init__(panes, STAMPED, origins, Pane, retracts=strategy.panes == "retracting")
+
+    @property
+    def late(self) -> Stream[E]:
+        """The items that came behind the watermark, and were taken."""
+        return self._beside("late", is_late, self._elements)
+
+    @property
+    def dropped(self) -> Stream[Dropped[E]]:
+        """The items that were not taken, each with the reason."""
+        return self._beside("dropped", is_dropped, Dropped)
+
+    def _beside(self, word: str, is_it: Callable[[Any], bool], declared: Any) -> Stream[Any]:
+        called = f"{self._told._vertex.name}.{word}"
+        found = self._told.filter(is_it, name=self._flow._name(None, called))
+        return Timed(found, STAMPED, self._origins, declared)
+
+    def values(self) -> Timed[V]:
+        """Return the values of the panes alone."""
+        return self.map(_value, name=self._flow._name(None, "values"))
+
+    def per_window(self) -> Windowed[Window, Pane[K, V]]:
+        """Group the panes of the same windows again, by window, as early and as late as they come."""
+        return Windowed(self.key_by(_window), self._strategy.again())
+
+
+def _value(pane: Pane[Any, Any]) -> Any:
+    return pane.value
+
+
+def _window(pane: Pane[Any, Any]) -> Window:
+    return pane.window

@@ -1,0 +1,130 @@
+"""The vertices: groupings and functions by key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, ClassVar
+
+from flamecore.abc.operator import Work
+from flamecore.model.ordered import Ordered
+from flamecore.model.types import returned
+from flamestream_windows.engine.functions import FnRecord, Function
+from flamestream_windows.engine.grouping import Grouping
+from flamestream_windows.engine.values import Record
+from flamestream_windows.flows.stamps import Form
+from flamestream_windows.flows.work import FunctionWork, GroupingWork
+from flamestream_windows.model.panes import Dropped, Pane
+from flamestream_windows.model.triggers import walk
+from flamestream_windows.model.windows import Same
+
+
+@dataclass(eq=False, slots=True, repr=False)
+class Grouped(Ordered):
+    """A grouping by key and window.
+
+    Attributes:
+        grouping: The strategy and the aggregate.
+        times: How payloads tell their times.
+    """
+
+    kind: ClassVar[str] = "window"
+
+    grouping: Grouping = field(kw_only=True)
+    times: Form = field(kw_only=True)
+
+    def work(self) -> Work:
+        return GroupingWork(self.grouping, self.times, isinstance(self.grouping.strategy.windows, Same))
+
+    @property
+    def types(self) -> tuple[Any, ...]:
+        return (Record, Pane, Dropped, *types_in(self.grouping.aggregate), *types_in(self.grouping.strategy.windows))
+
+    @property
+    def state_facts(self) -> Mapping[str, str | int]:
+        return {"windows": str(self.grouping.strategy), "aggregate": described(self.grouping.aggregate)}
+
+
+@dataclass(eq=False, slots=True, repr=False)
+class TickingGrouped(Grouped):
+    """A grouping whose trigger looks at processing time."""
+
+    timers: ClassVar[bool] = True
+
+
+def grouped(grouping: Grouping) -> type[Grouped]:
+    """Return the kind of a grouping."""
+    timed = any(each.timed for each in walk(grouping.strategy.trigger))
+    return TickingGrouped if timed else Grouped
+
+
+@dataclass(eq=False, slots=True, repr=False)
+class Stateful(Ordered):
+    """A stateful function by key.
+
+    Attributes:
+        function: The function, its windows and lateness.
+        times: How payloads tell their times.
+    """
+
+    kind: ClassVar[str] = "process"
+
+    function: Function = field(kw_only=True)
+    times: Form = field(kw_only=True)
+
+    def work(self) -> Work:
+        return FunctionWork(self.function, self.times)
+
+    @property
+    def types(self) -> tuple[Any, ...]:
+        methods = [getattr(self.function.function, name) for name in dir(self.function.function) if name[:3] == "on_"]
+        cells = [kind for cell in self.function.cells.values() for kind in cell.types]
+        return (FnRecord, Dropped, *cells, *(hint for method in methods for hint in _hints(method)))
+
+    @property
+    def state_facts(self) -> Mapping[str, str | int]:
+        return {
+            "function": self.function.function.__qualname__,
+            "windows": str(self.function.windows),
+            "cells": ", ".join(f"{name}: {type(cell).__name__}" for name, cell in sorted(self.function.cells.items())),
+        }
+
+
+@dataclass(eq=False, slots=True, repr=False)
+class TickingStateful(Stateful):
+    """A stateful function with timers of processing time."""
+
+    timers: ClassVar[bool] = True
+
+
+def stateful(function: Function) -> type[Stateful]:
+    """Return the kind of a stateful function."""
+    timed = any(timer.domain == "processing" for timer in function.timers.values())
+    return TickingStateful if timed else Stateful
+
+
+def described(aggregate: Any) -> str:
+    """Return an aggregate as text, without its functions: the parts on which stored state depends."""
+    parts = getattr(aggregate, "parts", None)
+    if parts is None:
+        return type(aggregate).__name__.lower()
+    return ", ".join(f"{name}={described(part)}" for name, part in parts)
+
+
+def types_in(value: Any) -> Iterator[Any]:
+    """Yield the types that an aggregate or a window function names: of initial values, and of results of functions."""
+    if not is_dataclass(value):
+        return
+    for each in fields(value):
+        found = getattr(value, each.name)
+        if each.name == "parts":
+            for _, part in found:
+                yield from types_in(part)
+        elif callable(found):
+            yield from _hints(found)
+        elif each.name == "initial":
+            yield type(found)
+
+
+def _hints(function: Callable[..., Any]) -> Iterator[Any]:
+    yield returned(function)

@@ -1,0 +1,145 @@
+"""Windows in running flows: what the sequential engine gives, item for item, with any number of workers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Hashable, Iterable, Mapping
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import flamecore as fc
+import flamestream_windows as w
+from flamestream_windows import aggregates as agg
+from flamestream_windows import triggers as t
+from flamestream_windows import watermarks
+from flamestream_windows.engine.grouping import Grouping
+from flamestream_windows.engine.keyed import Keys
+from flamestream_windows.engine.values import Drop, Element, Firing, Late
+from flamestream_windows.model.aggregates import Aggregate
+from flamestream_windows.model.strategy import strategy
+from flamestream_windows.model.times import MAX
+
+TICK = timedelta(microseconds=1)
+
+
+def ticks(count: int) -> timedelta:
+    return count * TICK
+
+
+Record = tuple[str, int, int, int | None]
+"""(key, value, event time, watermark behind it)."""
+
+
+def timed(flow: fc.Flow, name: str = "records", **settings: Any) -> w.Timed[Record]:
+    said = watermarks.from_records(lambda record: record[3])
+    return w.event_time(flow.source(name, tuple), lambda record: record[2], watermark=said, step=TICK, **settings)
+
+
+def drawn(seed: int, count: int = 60) -> list[Record]:
+    """Return records out of order, of which some say a watermark."""
+    rng = random.Random(seed)
+    records: list[Record] = []
+    said = -10
+    for place in range(count):
+        jump = rng.choice((0, 0, 0, 3, 8, 30))
+        said = max(said, place - rng.randrange(12) + jump)
+        watermark = said if rng.random() < 0.4 else None
+        records.append((rng.choice("abcd"), rng.randrange(9), max(-5, place + rng.randrange(-14, 6)), watermark))
+    return records
+
+
+def draw_settings(seed: int) -> dict[str, Any]:
+    """Return the words of a window."""
+    rng = random.Random(seed)
+    windows = rng.choice(
+        [
+            w.fixed(microseconds=10),
+            w.fixed(microseconds=7, offset=3 * TICK),
+            w.sliding(microseconds=12, every=4 * TICK),
+            w.sliding(microseconds=4, every=6 * TICK),
+            w.sessions(microseconds=4),
+            w.whole(),
+        ]
+    )
+    emit = rng.choice(
+        [
+            "final",
+            "updates",
+            t.at_watermark(late=t.count(1)),
+            t.at_watermark(early=t.count(3), late=t.count(2)),
+            t.count(2).repeat(),
+            (t.count(3) | t.at_watermark(late=t.count(1))).repeat(),
+            (t.count(2) >> t.count(4)).repeat(),
+        ]
+    )
+    return {
+        "windows": windows,
+        "lateness": ticks(rng.choice((0, 0, 5, 20))),
+        "emit": emit,
+        "panes": rng.choice(("accumulating", "discarding", "retracting")),
+        "time": rng.choice(("end", "earliest", "latest")),
+    }
+
+
+def in_sequence(records: Iterable[Record], settings: Mapping[str, Any], aggregate: Aggregate) -> dict[str, list[Any]]:
+    """Return the panes, late and dropped items of the engine alone, one input after another."""
+    grouping = Grouping(strategy(**settings), aggregate)
+    keys: Keys[Any] = Keys(grouping, clock=0)
+    found: dict[str, list[Any]] = {"panes": [], "late": [], "dropped": []}
+
+    def take(outputs: Iterable[tuple[Hashable, Any]]) -> None:
+        for key, output in outputs:
+            if isinstance(output, Firing):
+                value, window, _, timing, number, _, last, retraction, _ = output
+                found["panes"].append(w.Pane(key, value, window, w.Timing(timing), number, last, retraction))
+            elif isinstance(output, Late):
+                found["late"].append(output.value)
+            else:
+                assert isinstance(output, Drop)
+                found["dropped"].append(w.Dropped(*output))
+
+    def turn(pair: tuple[Hashable, Any]) -> tuple[int, int]:
+        key, output = pair
+        end, start = output.place
+        return next((dues[key, cell], start) for key_, cell in dues if key_ == key and cell.window == (start, end))
+
+    for key, value, at, watermark in [*records, ("", 0, 0, MAX)]:
+        if watermark != MAX:
+            take(keys.element(key, Element((key, value, at, watermark), at)))
+        if watermark is not None and watermark > keys.watermark:
+            cells = [(key, cell) for key, record in keys.records.items() for cell in record.open]
+            dues = {(key, cell): grouping.due_of(cell, keys.moment) for key, cell in cells}
+            take(sorted(keys.advance(watermark), key=turn))
+    assert not keys.records
+    return found
+
+
+def in_flow(settings: Mapping[str, Any], **more: Any) -> fc.Flow:
+    flow = fc.Flow("windows")
+    words = dict(settings)
+    keyed = timed(flow, at_end="close", **more).key_by(lambda record: record[0])
+    panes = keyed.window(words.pop("windows"), **words).aggregate(n=agg.count(), all=agg.collect())
+    panes.sink("panes")
+    panes.late.sink("late")
+    panes.dropped.sink("dropped")
+    return flow
+
+
+AGGREGATES = agg.named({"n": agg.count(), "all": agg.collect()})
+
+
+@pytest.mark.parametrize("clock", ["sequence", "wall"])
+@pytest.mark.parametrize("part", range(4))
+def test_a_flow_gives_what_the_engine_gives_with_any_number_of_workers(part: int, clock: str) -> None:
+    seen = 0
+    for seed in range(part * 6, part * 6 + 6):
+        settings, records = draw_settings(seed), drawn(seed)
+        wanted = in_sequence(records, settings, AGGREGATES)
+        for workers in (1, 2, 3, 5):
+            made = in_flow(settings).run({"records": records}, workers=workers, settings={"job.clock": clock})
+            found = {name: list(made[name]) for name in wanted}
+            assert found == wanted, f"seed {seed}, {workers} workers, {strategy(**settings)}"
+        seen += len(wanted["panes"])
+    assert seen > 40

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from flamecore.abc.source import API, EdgeContext
-from flamecore.errors import SinkError
+from flamecore.errors import SinkError, TimeRegressionError
 from flamecore.model.failure import user_lines
 from flamecore.model.meta import MIN_TIME
 
@@ -97,6 +97,18 @@ def taken_over(context: EdgeContext, place: str) -> SinkError:
         sink=context.name,
         fenced=True,
     )
+
+
+def check_time(context: EdgeContext, time: int, last: int) -> None:
+    """Check that the time of a batch is not below that of the batch before.
+
+    Raises:
+        TimeRegressionError: It is.
+    """
+    if time < last:
+        raise TimeRegressionError(
+            f"sink {context.name!r}: a batch of time {time} after one of time {last}", time=time, limit=last
+        )
 
 
 class Sink(ABC):

@@ -1,6 +1,14 @@
-"""The error that the kit's checks raise."""
+"""The error that the kit's checks raise, and calls that may raise no other."""
 
 from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import TypeVar
+
+from flamecore.errors import FlameError
+
+T = TypeVar("T")
 
 
 class LawBroken(AssertionError):
@@ -14,3 +22,18 @@ class LawBroken(AssertionError):
         super().__init__(f"{law}: {what}{where}")
         self.law = law
         self.seed = seed
+
+
+async def within(limit_s: float, law: str, awaitable: Awaitable[T], what: str) -> T:
+    """Return the result of a call that must succeed soon.
+
+    Raises:
+        LawBroken: It takes too long, or raises an error.
+    """
+    try:
+        async with asyncio.timeout(limit_s):
+            return await awaitable
+    except TimeoutError:
+        raise LawBroken(law, f"{what}: nothing happened for {limit_s} s") from None
+    except FlameError as error:
+        raise LawBroken(law, f"{what} raises {error!r}") from error

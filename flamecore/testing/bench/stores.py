@@ -20,7 +20,7 @@ import msgspec
 
 from flamecore.abc.store import Store, StoreContext
 from flamecore.errors import FlameError, StoreError
-from flamecore.testing.laws import LawBroken
+from flamecore.testing.laws import LawBroken, within
 
 T = TypeVar("T")
 S = TypeVar("S", bound=Store)
@@ -130,18 +130,8 @@ class Bench:
         await self.within("closes", store.aclose(), "aclose")
 
     async def within(self, law: str, awaitable: Awaitable[T], what: str) -> T:
-        """Return the result of a call that must succeed soon.
-
-        Raises:
-            LawBroken: It takes too long, or raises an error.
-        """
-        try:
-            async with asyncio.timeout(self.setup.limit_s):
-                return await awaitable
-        except TimeoutError:
-            raise LawBroken(law, f"{what}: nothing happened for {self.setup.limit_s} s") from None
-        except FlameError as error:
-            raise LawBroken(law, f"{what} raises {error!r}") from error
+        """Return the result of a call that must succeed soon; see `flamecore.testing.laws.within`."""
+        return await within(self.setup.limit_s, law, awaitable, what)
 
     async def create(self, store: Store, name: str, data: bytes, law: str = "content") -> None:
         """Create a blob that must not be there yet."""

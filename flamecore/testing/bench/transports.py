@@ -15,7 +15,7 @@ from typing import Any, Final, Self, TypeVar
 from flamecore.abc.transport import Endpoint, Transport, TransportContext
 from flamecore.errors import FlameError, PeerGoneError
 from flamecore.runtime.codec.codec import Codec
-from flamecore.testing.laws import LawBroken
+from flamecore.testing.laws import LawBroken, within
 
 T = TypeVar("T")
 
@@ -112,18 +112,8 @@ class Bench:
         return await self.within("address", self.processes[home].bind(address), f"bind {address}")
 
     async def within(self, law: str, awaitable: Awaitable[T], what: str) -> T:
-        """Return the result of a call that must succeed soon.
-
-        Raises:
-            LawBroken: It takes too long, or raises an error.
-        """
-        try:
-            async with asyncio.timeout(self.setup.limit_s):
-                return await awaitable
-        except TimeoutError:
-            raise LawBroken(law, f"{what}: nothing happened for {self.setup.limit_s} s") from None
-        except FlameError as error:
-            raise LawBroken(law, f"{what} raises {error!r}") from error
+        """Return the result of a call that must succeed soon; see `flamecore.testing.laws.within`."""
+        return await within(self.setup.limit_s, law, awaitable, what)
 
     async def refused(self, error: type[FlameError], law: str, what: str, call: Callable[[], Any]) -> None:
         """Check that a call, or the awaitable it returns, ends with an error."""

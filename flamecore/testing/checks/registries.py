@@ -23,8 +23,7 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from flamecore.abc.registry import MAX_KEY, MAX_VALUE, Entry, JobRegistry
-from flamecore.errors import FlameError
-from flamecore.testing.laws import LawBroken
+from flamecore.testing.laws import LawBroken, within
 
 __all__ = ["CHECKS", "LawBroken", "Make", "RegistryTests", "check_registry"]
 
@@ -66,18 +65,8 @@ class Bench:
         await self.within("close", client.aclose(), "aclose")
 
     async def within(self, law: str, awaitable: Awaitable[T], what: str) -> T:
-        """Return the result of a call that must succeed soon.
-
-        Raises:
-            LawBroken: It takes too long, or raises an error.
-        """
-        try:
-            async with asyncio.timeout(LIMIT_S):
-                return await awaitable
-        except TimeoutError:
-            raise LawBroken(law, f"{what}: nothing happened for {LIMIT_S} s") from None
-        except FlameError as error:
-            raise LawBroken(law, f"{what} raises {error!r}") from error
+        """Return the result of a call that must succeed soon; see `flamecore.testing.laws.within`."""
+        return await within(LIMIT_S, law, awaitable, what)
 
     async def holds(self, law: str, key: str, value: bytes | None, revision: int | None = None) -> int:
         """Compare the entry that every client reads with the expected one.

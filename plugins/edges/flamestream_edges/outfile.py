@@ -22,9 +22,9 @@ from typing import Any, ClassVar, Final, Literal
 import msgspec
 from xxhash import xxh3_64
 
-from flamecore.abc.sink import Damage, Guarantee, Mode, Sink, Verified, goes_on, taken_over
+from flamecore.abc.sink import Damage, Guarantee, Mode, Sink, Verified, check_time, goes_on, taken_over
 from flamecore.abc.source import EdgeContext
-from flamecore.errors import SinkError, TimeRegressionError
+from flamecore.errors import SinkError
 from flamecore.model.meta import MIN_TIME
 from flamecore.toolkit.records.plain import Unencodable
 from flamestream_edges.checksums import SUFFIX as CHECKSUMS
@@ -233,12 +233,7 @@ class FileSink(Sink):
         return not left and digest.hexdigest() == position.digest
 
     async def write(self, time: int, payloads: Sequence[Any]) -> None:
-        if time < self._time:
-            raise TimeRegressionError(
-                f"sink {self.context.name!r}: a batch of time {time} after one of time {self._time}",
-                time=time,
-                limit=self._time,
-            )
+        check_time(self.context, time, self._time)
         try:
             data = self.encode(payloads)
             async with self._mine() as positions:

@@ -20,9 +20,9 @@ from typing import Annotated, Any, ClassVar, Final
 import msgspec
 
 from flamecore.abc.hooks import hookimpl
-from flamecore.abc.sink import Guarantee, Mode, Sink, goes_on, taken_over
+from flamecore.abc.sink import Guarantee, Mode, Sink, check_time, goes_on, taken_over
 from flamecore.abc.source import EdgeContext
-from flamecore.errors import ConfigError, SinkError, TimeRegressionError
+from flamecore.errors import ConfigError, SinkError
 from flamecore.model.meta import MIN_TIME
 from flamecore.toolkit.records.plain import Unencodable
 from flamecore.toolkit.records.shapes import scalar_kinds
@@ -154,12 +154,7 @@ class Sqlite(Sink):
     async def write(self, time: int, payloads: Sequence[Any]) -> None:
         database = self._database
         assert database is not None, "write before open"
-        if time < self._time:
-            raise TimeRegressionError(
-                f"sink {self.context.name!r}: a batch of time {time} after one of time {self._time}",
-                time=time,
-                limit=self._time,
-            )
+        check_time(self.context, time, self._time)
         try:
             database.execute("BEGIN IMMEDIATE")
             try:

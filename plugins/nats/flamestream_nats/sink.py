@@ -18,9 +18,9 @@ from contextlib import AbstractContextManager
 from typing import Any, ClassVar, Final
 
 from flamecore.abc.hooks import hookimpl
-from flamecore.abc.sink import Guarantee, Sink, goes_on, taken_over
+from flamecore.abc.sink import Guarantee, Sink, check_time, goes_on, taken_over
 from flamecore.abc.source import EdgeContext
-from flamecore.errors import SinkError, TimeRegressionError
+from flamecore.errors import SinkError
 from flamecore.model.meta import MIN_TIME
 from flamecore.toolkit.records.plain import Unencodable
 from flamestream_nats.access import Access, needs
@@ -118,12 +118,7 @@ class NatsSink(Sink):
 
     async def write(self, time: int, payloads: Sequence[Any]) -> None:
         async with self._turn:
-            if time < self._mark.time:
-                raise TimeRegressionError(
-                    f"sink {self.context.name!r}: a batch of time {time} after one of time {self._mark.time}",
-                    time=time,
-                    limit=self._mark.time,
-                )
+            check_time(self.context, time, self._mark.time)
             there, skip = min(self._skip, len(payloads)), max(self._skip - len(payloads), 0)
             # If all of it is stored, a part of the batch that followed may be, too.
             letters = self._letters(time, payloads, there) or [self._position(time, skip)]

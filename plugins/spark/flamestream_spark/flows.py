@@ -102,14 +102,7 @@ def run(
         counts = flamestream_spark.run(flow, lines=spark.read.text("books"))
     """
     given = {**(inputs or {}), **frames}
-    names = [source.name for source in flow.graph().sources]
-    for name in given:
-        if name not in names:
-            raise unknown_key(f"source.{name}", names, where=f": flow {flow.name!r} has no such source (DataFrames)")
-    if not given:
-        raise ConfigError(
-            "no DataFrame is given", hint=f"Give one: run(flow, {names[0]}=df).", path=f"source.{names[0]}"
-        )
+    check_frames(flow, given, "run")
     spark = next(iter(given.values())).sparkSession
     place = _scratch(spark, scratch)
     with ExitStack() as undo:
@@ -183,6 +176,27 @@ def through(flow: Flow, *, source: str = "", sink: str = "", **options: Any) -> 
         return found[exit_] if isinstance(found, dict) else found
 
     return transform
+
+
+def check_frames(flow: Flow, given: Mapping[str, object], function: str) -> None:
+    """Check that DataFrames are given, for sources of the flow alone.
+
+    Args:
+        flow: The flow.
+        given: The inputs, by name of the source.
+        function: Name of the function that they are given to, for errors.
+
+    Raises:
+        UnknownKeyError: The flow has no such source.
+        ConfigError: None is given.
+    """
+    names = [source.name for source in flow.graph().sources]
+    for name in given:
+        if name not in names:
+            raise unknown_key(f"source.{name}", names, where=f": flow {flow.name!r} has no such source (DataFrames)")
+    if not given:
+        hint = f"Give one: {function}(flow, {names[0]}=df)."
+        raise ConfigError("no DataFrame is given", hint=hint, path=f"source.{names[0]}")
 
 
 def _only(kind: str, wanted: str, names: Sequence[str], flow: Flow) -> str:

@@ -27,10 +27,10 @@ from flamecore.runtime.config.job_spec import JobSpec
 from flamecore.runtime.config.layers import from_program
 from flamecore.runtime.config.read import make_config
 from flamecore.runtime.config.resolve import resolve
-from flamecore.runtime.config.validate import unknown_key
 from flamecore.runtime.engine.job import AnyJob
 from flamecore.runtime.launch import job_of
 from flamecore.runtime.tasks.stats import JobReport
+from flamestream_spark.flows import check_frames
 from flamestream_spark.queries import OutputMode, Query
 from flamestream_spark.source import SparkSource
 from flamestream_spark.spool.reader import RowsReader
@@ -90,14 +90,7 @@ def stream(
     """
     given = {**(inputs or {}), **frames}
     graph = flow.graph()
-    names = [source.name for source in graph.sources]
-    for name in given:
-        if name not in names:
-            raise unknown_key(f"source.{name}", names, where=f": flow {flow.name!r} has no such source (DataFrames)")
-    if not given:
-        raise ConfigError(
-            "no DataFrame is given", hint=f"Give one: stream(flow, {names[0]}=df).", path=f"source.{names[0]}"
-        )
+    check_frames(flow, given, "stream")
     modes = {name: _output_mode(output_mode, name) for name in given}
     spark = next(iter(given.values())).sparkSession
     place = _checkpoint(spark, checkpoint, next(iter(given)))

@@ -8,7 +8,15 @@ from typing import Final, NamedTuple
 import msgspec
 
 from flamestream_nats.connection import Connection
-from flamestream_nats.jetstream.stream import NO_STREAM, Changed, Message, OtherStream, Refused, Requests, checked
+from flamestream_nats.jetstream.stream import (
+    Changed,
+    Message,
+    OtherStream,
+    Requests,
+    check_stream,
+    checked,
+    unlimited,
+)
 
 MARK: Final = "Flamestream-Mark"
 """Header of a message's mark."""
@@ -99,32 +107,17 @@ class OutStream(Requests):
         """
         subjects = [self.subject, f"{self.subject}.position"]
         wanted = {
-            "name": self.name,
+            **unlimited(self.name, replicas),
             "description": "output of a job of flamestream",
             "subjects": subjects,
-            "retention": "limits",
-            "storage": "file",
-            "num_replicas": replicas,
             "allow_rollup_hdrs": True,
-            "max_consumers": -1,
-            "max_msgs": -1,
-            "max_bytes": -1,
-            "max_age": 0,
         }
-        try:
-            info = await self.ask(f"STREAM.INFO.{self.name}")
-        except Refused as error:
-            if error.code != NO_STREAM:
-                raise
-            info = await self.ask(f"STREAM.CREATE.{self.name}", wanted)  # two that create it at once create one
-        config = info["config"]
+        config = await self.find_or_create(wanted)
         if missing := [
             subject for subject in subjects if not any(_matches(subject, own) for own in config["subjects"])
         ]:
             raise OtherStream(f"stream {self.name} does not take subject {missing[0]}")
-        for key in ("retention", "allow_rollup_hdrs"):
-            if (found := config.get(key)) != wanted[key]:
-                raise OtherStream(f"stream {self.name} has {key} = {found!r}, and {wanted[key]!r} is needed")
+        check_stream(config, wanted, "retention", "allow_rollup_hdrs")
 
     async def last(self) -> Last:
         """Return the end of the stream as it is now."""

@@ -96,6 +96,22 @@ class Requests:
         data = msgspec.json.encode(arguments) if arguments else b""
         return checked(await self.request(f"$JS.API.{what}", data))
 
+    async def find_or_create(self, wanted: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the configuration of a stream, which is created if it does not exist.
+
+        Raises:
+            Refused: It cannot be created.
+        """
+        try:
+            info = await self.ask(f"STREAM.INFO.{wanted['name']}")
+        except Refused as error:
+            if error.code != NO_STREAM:
+                raise
+            # Two that create it at once create one: the server takes the same configuration a second time.
+            info = await self.ask(f"STREAM.CREATE.{wanted['name']}", wanted)
+        config: Mapping[str, Any] = info["config"]
+        return config
+
     async def publish(self, subject: str, data: bytes, headers: dict[str, str]) -> int:
         """Store a message; return its number in its stream.
 
@@ -177,6 +193,23 @@ class Requests:
         self.renew()
 
 
+def unlimited(name: str, replicas: int) -> dict[str, Any]:
+    """Return the configuration of a stream on disk that keeps all messages."""
+    limits = {"max_consumers": -1, "max_msgs": -1, "max_bytes": -1, "max_age": 0}
+    return {"name": name, "retention": "limits", "storage": "file", "num_replicas": replicas, **limits}
+
+
+def check_stream(config: Mapping[str, Any], wanted: Mapping[str, Any], *keys: str) -> None:
+    """Check some keys of a stream's configuration.
+
+    Raises:
+        OtherStream: One is not as wanted.
+    """
+    for key in keys:
+        if (found := config.get(key)) != wanted[key]:
+            raise OtherStream(f"stream {wanted['name']} has {key} = {found!r}, and {wanted[key]!r} is needed")
+
+
 class Stream(Requests):
     """A stream with at most one message per subject.
 
@@ -200,29 +233,15 @@ class Stream(Requests):
             OtherStream: It exists, with another configuration.
         """
         wanted = {
-            "name": self.name,
+            **unlimited(self.name, replicas),
             "description": "state of a job of flamestream",
             "subjects": [f"{self._subjects}.>"],
-            "retention": "limits",
-            "storage": "file",
-            "num_replicas": replicas,
             "max_msgs_per_subject": 1,
             "discard": "new",
             "discard_new_per_subject": True,
-            "max_consumers": -1,
-            "max_msgs": -1,
-            "max_bytes": -1,
-            "max_age": 0,
         }
-        try:
-            info = await self.ask(f"STREAM.INFO.{self.name}")
-        except Refused as error:
-            if error.code != NO_STREAM:
-                raise
-            info = await self.ask(f"STREAM.CREATE.{self.name}", wanted)  # two that create it at once create one
-        for key in ("subjects", "storage", "max_msgs_per_subject", "discard", "discard_new_per_subject", "max_age"):
-            if (found := info["config"].get(key)) != wanted[key]:
-                raise OtherStream(f"stream {self.name} has {key} = {found!r}, and {wanted[key]!r} is needed")
+        keys = ("subjects", "storage", "max_msgs_per_subject", "discard", "discard_new_per_subject", "max_age")
+        check_stream(await self.find_or_create(wanted), wanted, *keys)
 
     async def put(
         self, subject: str, data: bytes, headers: Mapping[str, str], *, after: tuple[str, int] | None = None

@@ -21,9 +21,9 @@ from typing import Any, Final
 
 import msgspec
 
-from flamecore.abc.sink import Mode, goes_on, taken_over
+from flamecore.abc.sink import Mode, check_time, goes_on, taken_over
 from flamecore.abc.source import EdgeContext
-from flamecore.errors import SinkError, SourceError, TimeRegressionError
+from flamecore.errors import SinkError, SourceError
 from flamecore.model.meta import MIN_TIME
 from flamestream_spark.storage.objects import written
 from flamestream_spark.storage.place import Place
@@ -166,12 +166,7 @@ class ClaimedFolder:
         """
         with self._lock:
             mine = self._held()
-            if time < mine.time:
-                raise TimeRegressionError(
-                    f"sink {self._context.name!r}: a batch of time {time} after one of time {mine.time}",
-                    time=time,
-                    limit=mine.time,
-                )
+            check_time(self._context, time, mine.time)
             name = f"part-{mine.runs[-1]}-{time:020d}-{self._number + 1}.{self._suffix}"
             made = [
                 (f"{piece.folder}/{name}".lstrip("/"), _bytes_of(piece.table, write))

@@ -19,9 +19,9 @@ from typing import Any, Final
 
 import msgspec
 
-from flamecore.abc.sink import Mode, goes_on, taken_over
+from flamecore.abc.sink import Mode, check_time, goes_on, taken_over
 from flamecore.abc.source import EdgeContext
-from flamecore.errors import SinkError, TimeRegressionError
+from flamecore.errors import SinkError
 from flamecore.model.meta import MIN_TIME
 from flamestream_spark.storage.folder import FolderPlace
 from flamestream_spark.tables.delta import LOG, delta_rs, first_line, unfit
@@ -195,12 +195,7 @@ class DeltaTable:
             OSError: The disk says no.
         """
         assert self._mine is not None, "write before open"
-        if time < self._time:
-            raise TimeRegressionError(
-                f"sink {self._context.name!r}: a batch of time {time} after one of time {self._time}",
-                time=time,
-                limit=self._time,
-            )
+        check_time(self._context, time, self._time)
         if self._key:
             for name in self._key:
                 lacking = {None, ""} if name in self._partitions else {None}

@@ -22,9 +22,9 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from flamecore.abc.sink import Mode, goes_on, taken_over
+from flamecore.abc.sink import Mode, check_time, goes_on, taken_over
 from flamecore.abc.source import EdgeContext
-from flamecore.errors import SinkError, TimeRegressionError
+from flamecore.errors import SinkError
 from flamecore.model.meta import MIN_TIME
 from flamestream_spark.spool.parts import force
 from flamestream_spark.tables.partitions import pieces_of
@@ -178,12 +178,7 @@ class Folder:
             OSError: The disk says no; nothing is left behind.
         """
         assert self._mine is not None, "write before open"
-        if time < self._mine.time:
-            raise TimeRegressionError(
-                f"sink {self._context.name!r}: a batch of time {time} after one of time {self._mine.time}",
-                time=time,
-                limit=self._mine.time,
-            )
+        check_time(self._context, time, self._mine.time)
         pieces = pieces_of(table, self._partitions)
         count = f"-of-{len(pieces)}" if self._partitions else ""
         name = f"part-{self._mine.runs[-1]}-{time:020d}{count}.{self._suffix}"

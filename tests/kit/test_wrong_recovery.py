@@ -18,7 +18,7 @@ from flamecore.model.hashing import KEY_GROUPS, owners
 from flamecore.model.messages import Committed, Outgoing
 from flamecore.model.meta import MIN_TIME
 from flamecore.runtime.engine.snapshots.coordinator import SnapshotCoordinator
-from flamecore.runtime.engine.snapshots.participant import SnapshotWriter
+from flamecore.runtime.engine.snapshots.journal import EpochStore
 from flamecore.runtime.operators.drift import DriftOperator
 from flamecore.runtime.operators.grouping import GroupingOperator
 from flamecore.runtime.parts.collector import Collector
@@ -285,10 +285,15 @@ def a_snapshot_does_not_wait_for_every_worker(patch: Patch) -> None:
 
 
 def parts_are_announced_before_they_are_stored(patch: Patch) -> None:
-    async def create(self: SnapshotWriter, part: Any, data: bytes) -> None:
-        self._late = asyncio.ensure_future(self.store.create(part.blob, data))  # type: ignore[attr-defined]
+    original, late = EpochStore.create, set()
 
-    patch.setattr(SnapshotWriter, "_create", create)
+    async def create(self: EpochStore, blob: str, data: bytes) -> None:
+        if not blob.startswith("part/"):
+            return await original(self, blob, data)
+        late.add(asyncio.ensure_future(self.store.create(blob, data)))
+        return None
+
+    patch.setattr(EpochStore, "create", create)
 
 
 def what_is_received_is_acked_before_what_came_of_it_is_sent(patch: Patch) -> None:

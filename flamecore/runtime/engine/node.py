@@ -23,6 +23,7 @@ from flamecore.model.failure import Failure, ending_error
 from flamecore.model.messages import CONTROL
 from flamecore.model.meta import FrontId
 from flamecore.model.plan import DEAD_LETTERS, Plan
+from flamecore.runtime.engine.snapshots.journal import EpochStore
 from flamecore.runtime.engine.snapshots.participant import SnapshotWriter
 from flamecore.runtime.operators.table import Operators
 from flamecore.runtime.parts.collector import Collector
@@ -241,13 +242,12 @@ class Node:
             span = min(own, default=0), max(own, default=-1)
             theirs = {name: operations[name] for name in names}
             writers.append(StateWriter(theirs, state_access.codec, span, parts, alone=len(owned_alike) == 1))
+        resume = state_access.resume
         snapshot_writer = worker_task.snapshots = SnapshotWriter(
             worker,
             writers,
-            state_access.store,
+            EpochStore(state_access.store, resume.epoch, Binding(resume.identity, resume.run)),
             state_access.codec,
-            state_access.resume.epoch,
-            Binding(state_access.resume.identity, state_access.resume.run),
             worker_task.sender,
             {number: self._readers[front.name] for number, front in worker.fronts.items()},
             self._deadlines,

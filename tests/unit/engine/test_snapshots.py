@@ -23,6 +23,7 @@ from flamecore.model.plan import Plan
 from flamecore.model.settings import JobSettings, StateTable
 from flamecore.runtime.codec.codec import Codec
 from flamecore.runtime.engine.snapshots.coordinator import SnapshotCoordinator
+from flamecore.runtime.engine.snapshots.journal import EpochStore
 from flamecore.runtime.engine.snapshots.participant import SnapshotWriter
 from flamecore.runtime.parts.completion import Completion
 from flamecore.runtime.parts.front import Front
@@ -151,10 +152,8 @@ class Bench:
         self.commits = SnapshotWriter(
             self.worker,
             [StateWriter({"count": operation}, Codec(), (0, 127))],
-            self.store,
+            EpochStore(self.store, 3, HERE),
             Codec(),
-            3,
-            HERE,
             self.post,  # type: ignore[arg-type]
             self.readers,
             Deadlines(),

@@ -10,17 +10,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import takewhile
 from typing import Final
 
 from flamecore.abc.source import Reader
-from flamecore.abc.store import Store
-from flamecore.errors import StoreError
 from flamecore.model.messages import CONTROL, Committed, Prepare, Prepared
 from flamecore.runtime.codec.codec import Codec
+from flamecore.runtime.engine.snapshots.journal import EpochStore, JournalWriter
 from flamecore.runtime.parts.worker import Cut, Worker
-from flamecore.runtime.state.format import Binding, Part, Section, journal_blob, part_blob
-from flamecore.runtime.state.journal import encode_journal, end_of
+from flamecore.runtime.state.format import Part, Section, part_blob
 from flamecore.runtime.state.writer import PartWriter, StateWriter
 from flamecore.runtime.tasks.deadlines import Deadlines
 from flamecore.runtime.tasks.sender import Sender
@@ -56,8 +53,6 @@ class SnapshotWriter:
         writers: Writers of its state, one for operations with the same key groups.
         store: Store of the blobs.
         codec: Codec of the state.
-        epoch: Number of the epoch.
-        binding: Binding of the epoch, for seals.
         sender: Sender of the worker.
         readers: Readers of the fronts it hosts, by number.
         deadlines: The job's deadlines.
@@ -69,33 +64,28 @@ class SnapshotWriter:
         self,
         worker: Worker,
         writers: Sequence[StateWriter],
-        store: Store,
+        store: EpochStore,
         codec: Codec,
-        epoch: int,
-        binding: Binding,
         sender: Sender,
         readers: Mapping[int, Reader],
         deadlines: Deadlines,
         flush: Callable[[], None],
         taken: Callable[[], None],
     ) -> None:
-        self.worker, self.writers, self.store, self.codec, self.epoch = worker, writers, store, codec, epoch
-        self.binding = binding
-        self._sender, self._readers, self._flush, self._taken = sender, readers, flush, taken
+        self.worker, self._writers, self._store, self._codec = worker, writers, store, codec
+        self._sender, self._readers, self._taken = sender, readers, taken
+        self._journal = JournalWriter(worker, store, flush)
         self._watches = {
             number: deadlines.source(worker.plan.fronts[number - 1], apart=True) for number in readers
         }  # apart from reads under way
         self._cuts: asyncio.Queue[tuple[int, Cut, list[tuple[StateWriter, Sections]]]] = asyncio.Queue(1)
-        self._given = asyncio.Event()
-        self._journals: list[tuple[int, int]] = []  # (number, end)
-        self._journal_number = 0  # number of the last stored journal
         self._committed: Committed | None = None
         self._told = asyncio.Event()
 
     def prepare(self, message: Prepare) -> None:
         """Cut the worker for a snapshot, and queue its changes for storage."""
         cut = self.worker.cut(message.time)
-        changed = [(writer, writer.prepare(message.number, cut.changes)) for writer in self.writers]
+        changed = [(writer, writer.prepare(message.number, cut.changes)) for writer in self._writers]
         self._cuts.put_nowait((message.number, cut, changed))
         self._taken()
 
@@ -106,8 +96,7 @@ class SnapshotWriter:
 
     def wake(self) -> None:
         """Write a journal if the worker has given times."""
-        if self.worker.given_times:
-            self._given.set()
+        self._journal.wake()
 
     async def run(self) -> None:
         """Run until cancelled.
@@ -119,7 +108,7 @@ class SnapshotWriter:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._store_cuts())
-                group.create_task(self._write_journal())
+                group.create_task(self._journal.run())
                 group.create_task(self._acknowledge())
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from errors
@@ -131,17 +120,16 @@ class SnapshotWriter:
             for writer, sections in changed:
                 more = True
                 while more:
-                    blob = part_blob(self.epoch, number, self.worker.index, len(parts))
-                    about = writer.groups, number, writer.since, self.binding, writer.covers
-                    part_writer = PartWriter(blob, self.codec, *about)
+                    blob = part_blob(self._store.number, number, self.worker.index, len(parts))
+                    about = writer.groups, number, writer.since, self._store.binding, writer.covers
+                    part_writer = PartWriter(blob, self._codec, *about)
                     more = await self._collect(sections, part_writer)
                     if (finished := part_writer.finish()) is not None:
-                        parts.append(finished[0])
-                        await self._create(*finished)
-            needed = next((journal for journal, end in self._journals if end > cut.time), self._journal_number + 1)
-            self._sender.send(
-                CONTROL, Prepared(number, self.worker.index, cut.fronts, tuple([(*part,) for part in parts]), needed)
-            )
+                        part, data = finished
+                        parts.append(part)
+                        await self._store.create(part.blob, data)
+            stored, needed = tuple([(*part,) for part in parts]), self._journal.needed_from(cut.time)
+            self._sender.send(CONTROL, Prepared(number, self.worker.index, cut.fronts, stored, needed))
 
     async def _collect(self, sections: Sections, part_writer: PartWriter) -> bool:
         """Fill a part, between the turns of items; return whether it is full.
@@ -176,28 +164,6 @@ class SnapshotWriter:
             idle = idle + 1 if now - before < _IDLE_S else 0
         return idle == _IDLE_TURNS
 
-    async def _create(self, part: Part, data: bytes) -> None:
-        if not await self.store.create(part.blob, data):
-            raise StoreError(f"there is a blob {part.blob} already", store=self.store.name, blob=part.blob)
-
-    async def _write_journal(self) -> None:
-        """Store given times, all of them at once; their outputs may then be released."""
-        worker = self.worker
-        while True:
-            await self._given.wait()
-            self._given.clear()
-            given, worker.given_times = worker.given_times, []
-            if not given:
-                continue
-            number = self._journal_number + 1
-            blob = journal_blob(self.epoch, worker.index, number)
-            if not await self.store.create(blob, encode_journal(given, blob, self.binding)):
-                raise StoreError(f"there is a blob {blob} already", store=self.store.name, blob=blob)
-            self._journal_number = number
-            self._journals.append((number, end_of(given)))
-            worker.confirm_times(given)
-            self._flush()
-
     async def _acknowledge(self) -> None:
         """Acknowledge recorded positions upstream; delete journals no longer needed."""
         while True:
@@ -209,8 +175,4 @@ class SnapshotWriter:
                 if position is not None and number in self._readers:
                     told = self._readers[number].acknowledge(position)
                     await self._watches[number].call(told, "take word of what is in a snapshot")
-            # The oldest first, and none behind one that is needed: a gap among journals would count as a loss.
-            old = list(takewhile(lambda journal: journal[1] <= message.kept_from, self._journals))
-            del self._journals[: len(old)]
-            if old:
-                await self.store.delete([journal_blob(self.epoch, self.worker.index, number) for number, _ in old])
+            await self._journal.delete_before(message.kept_from)

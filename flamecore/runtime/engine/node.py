@@ -332,7 +332,7 @@ class Node:
         for task, deadline in self._tasks.items():
             if deadline is None:
                 task.cancel()
-        written = await asyncio.gather(*[rear.halt() for rear in self.rears], return_exceptions=True)
+        written = await asyncio.gather(*[rear.writer.halt() for rear in self.rears], return_exceptions=True)
         for rear in self.rears:
             rear.aclose()
         for task, deadline in self._tasks.items():
@@ -350,7 +350,7 @@ class Node:
         for part in parts:
             task = asyncio.create_task(_run(part), name=type(part).__name__)
             task.add_done_callback(self._part_ended)
-            self._tasks[task] = part.deadline if isinstance(part, RearTask) else None
+            self._tasks[task] = part.writer.deadline if isinstance(part, RearTask) else None
 
     def _part_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:

@@ -29,6 +29,129 @@ _PLENTY: Final = 1024
 """Credit with which a front never pauses for this wait."""
 
 
+class SinkWriter:
+    """The sink of a rear, which writes one batch at a time.
+
+    Args:
+        name: Name of the sink in the flow.
+        sink: The open sink.
+        deadline: Its deadline.
+        delivered_up_to: Time below which it held all outputs when it was opened.
+        translate: Function that turns collected payloads into the sink's, for dead letters.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        sink: Sink,
+        deadline: CallDeadline,
+        delivered_up_to: int,
+        translate: Callable[[Any], object] | None,
+    ) -> None:
+        self.deadline = deadline
+        self.delivered_up_to = delivered_up_to
+        """Last time given to the sink, or returned by it when it was opened."""
+        self._sink = sink
+        self._translate = translate
+        self._encoded = translate is None and name in encoders_of({name: sink})
+        self._store = sink.write_encoded if self._encoded else sink.write
+        self._writing = asyncio.Lock()
+        self._halting: asyncio.Task[object] | None = None
+        self._failed: Exception | None = None
+
+    async def write(self, time: int, orders: Sequence[bytes] | None, payloads: Sequence[Any]) -> None:
+        """Write a batch.
+
+        Raises:
+            SinkError: It fails, or takes too long.
+        """
+        if self._translate is not None:
+            payloads = [self._translate(payload) for payload in payloads]
+        elif not self._encoded or type(payloads) is not Lines:
+            payloads = list(payloads)  # only a sink whose encoder makes lines gets lines
+        async with self._writing:
+            if self.deadline.error is not None:
+                raise self.deadline.error
+            # Not held back for a snapshot, and not committed together with one: latency would be the interval of
+            # snapshots. After a fault the same outputs come again under the same times, so the time that the sink
+            # stores with its batch is enough to leave them out.
+            try:
+                with self.deadline.during("write a batch", len(payloads)):
+                    if orders is None:
+                        await self._store(time, payloads)
+                    else:
+                        await self._sink.write_ordered(time, orders, payloads)
+            except Exception as error:
+                self._failed = error
+                raise
+            self.delivered_up_to = max(self.delivered_up_to, time)
+
+    async def sync(self, time: int) -> None:
+        """Make outputs below `time` durable, between two batches."""
+        async with self._writing:
+            # Set before the sync: all outputs below are in the sink, and a sync that fails may have given it the time.
+            self.delivered_up_to = max(self.delivered_up_to, time)
+            await self.deadline.call(self._sink.sync(time), "make its output durable")
+
+    async def halt(self) -> None:
+        """Wait for the batch being written, and let no other follow.
+
+        Repeated and concurrent calls count as one.
+
+        Raises:
+            SinkError: A batch has failed, or takes too long. It may be stored all the same: only reopening the sink
+                shows it.
+        """
+        if self._halting is None:
+            self._halting = asyncio.create_task(self._writing.acquire())
+        await self.deadline.wait_done(self._halting)
+        if self._failed is not None:
+            raise self._failed
+
+
+class DeliveryReports:
+    """The reports of a rear's deliveries.
+
+    Args:
+        rear: Name of the rear.
+        sender: Sender of its endpoint.
+        listeners: Addresses that get a report of each delivery.
+        away: Addresses in other processes, which get one report of several deliveries a little later.
+    """
+
+    def __init__(self, rear: str, sender: Sender, listeners: Sequence[str], away: Sequence[str]) -> None:
+        self._rear, self._sender, self._listeners, self._away = rear, sender, listeners, away
+        self._untold: list[tuple[int, float]] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, time: int) -> None:
+        """Report that all outputs below a time are delivered."""
+        word = Delivered(self._rear, time)
+        for address in self._listeners:
+            self._sender.send(address, word)
+        if self._away:
+            self._untold.append((time, monotonic()))
+            if self._timer is None:
+                self._timer = asyncio.get_running_loop().call_later(_PATIENCE_S, self._tell)
+
+    def _tell(self) -> None:
+        """Report the pending deliveries to other processes."""
+        self._timer = None
+        now = monotonic()
+        word = Delivered(self._rear, self._untold[-1][0], tuple([(t, now - at) for t, at in self._untold]))
+        self._untold.clear()
+        try:
+            for address in self._away:
+                self._sender.send(address, word)
+        except Exception as error:  # noqa: BLE001 - handed to the job, which ends with it
+            self._sender.fail(error)
+
+    def aclose(self) -> None:
+        """Cancel the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+
 class RearTask:
     """The task of a rear: releases in, batches to the sink, reports to the fronts.
 
@@ -56,27 +179,21 @@ class RearTask:
         deadline: CallDeadline | None = None,
     ) -> None:
         self.collector = collector
-        self.deadline = deadline or Deadlines().sink(collector.name)
-        self.deadline.known, self.deadline.overdue = self._known, sender.fail
-        self.sink = sink
+        deadline = deadline or Deadlines().sink(collector.name)
+        deadline.known, deadline.overdue = self._known, sender.fail
+        self.writer = SinkWriter(collector.name, sink, deadline, collector.delivered_up_to, translate)
         self.sender = sender
         self.door = Door(sender.endpoint.address, {Released: lambda released: 0 <= released.worker < collector.workers})
         self.count = 0
         self.reached = collector.delivered_up_to
         """Time below which everything is in the sink."""
-        self.delivered_up_to = collector.delivered_up_to
-        """Last time given to the sink, or returned by it when it was opened."""
-        self._writing = asyncio.Lock()
-        self._halting: asyncio.Task[object] | None = None
-        self._failed: Exception | None = None
-        self._listeners = listeners
-        self._away = away
-        self._untold: list[tuple[int, float]] = []
-        self._timer: asyncio.TimerHandle | None = None
+        self._reports = DeliveryReports(collector.name, sender, listeners, away)
         self._delivered = delivered
-        self._translate = translate
-        self._encoded = translate is None and collector.name in encoders_of({collector.name: sink})
-        self._store = sink.write_encoded if self._encoded else sink.write
+
+    @property
+    def delivered_up_to(self) -> int:
+        """Return the last time given to the sink, or returned by it when it was opened."""
+        return self.writer.delivered_up_to
 
     def counts(self) -> NodeStats:
         """Return this rear's share of the counters."""
@@ -102,88 +219,25 @@ class RearTask:
             if not parts:
                 continue
             complete = joined(parts)
-            payloads = complete.payloads
-            if payloads:
-                if self._translate is not None:
-                    payloads = [self._translate(payload) for payload in payloads]
-                elif not self._encoded or type(payloads) is not Lines:
-                    payloads = list(payloads)  # only a sink whose encoder makes lines gets lines
-                async with self._writing:
-                    await self._write(complete.until, complete.orders, payloads)
-                self.count += len(payloads)
+            count = len(complete.payloads)
+            if count:
+                await self.writer.write(complete.until, complete.orders, complete.payloads)
+                self.count += count
             self.reached = max(self.reached, complete.time)
             if complete.failure is not None:
                 return self.sender.send(CONTROL, Reached(self.collector.name, complete.failure))
-            word = Delivered(self.collector.name, complete.time)
-            for address in self._listeners:
-                self.sender.send(address, word)
-            if self._away:
-                self._untold.append((complete.time, monotonic()))
-                if self._timer is None:
-                    self._timer = asyncio.get_running_loop().call_later(_PATIENCE_S, self._tell)
-            self._delivered(self.collector.name, complete.time, len(payloads))
+            self._reports.add(complete.time)
+            self._delivered(self.collector.name, complete.time, count)
 
     def _receive(self, delivery: Delivery) -> Complete | None:
         return self.collector.receive(delivery.message) if self.door.admits(*delivery) else None
 
-    async def _write(self, time: int, orders: Sequence[bytes] | None, payloads: Sequence[object]) -> None:
-        if self.deadline.error is not None:
-            raise self.deadline.error
-        # Not held back for a snapshot, and not committed together with one: latency would be the interval of snapshots.
-        # After a fault the same outputs come again under the same times, so the time that the sink stores with its
-        # batch is enough to leave them out.
-        try:
-            with self.deadline.during("write a batch", len(payloads)):
-                if orders is None:
-                    await self._store(time, payloads)
-                else:
-                    await self.sink.write_ordered(time, orders, payloads)
-        except Exception as error:
-            self._failed = error
-            raise
-        self.delivered_up_to = max(self.delivered_up_to, time)
-
     def _known(self) -> str:
         return f"its output is stored below time {self.reached}" if self.reached > MIN_TIME else "it has stored nothing"
 
-    async def sync(self, time: int) -> None:
-        """Make outputs below `time` durable, between two batches."""
-        async with self._writing:
-            # Set before the sync: all outputs below are in the sink, and a sync that fails may have given it the time.
-            self.delivered_up_to = max(self.delivered_up_to, time)
-            await self.deadline.call(self.sink.sync(time), "make its output durable")
-
-    async def halt(self) -> None:
-        """Wait for the batch being written, and let no other follow.
-
-        Repeated and concurrent calls count as one.
-
-        Raises:
-            SinkError: A batch has failed, or takes too long. It may be stored all the same: only reopening the sink
-                shows it.
-        """
-        if self._halting is None:
-            self._halting = asyncio.create_task(self._writing.acquire())
-        await self.deadline.wait_done(self._halting)
-        if self._failed is not None:
-            raise self._failed
-
-    def _tell(self) -> None:
-        """Report the pending deliveries to other processes."""
-        self._timer = None
-        now = monotonic()
-        word = Delivered(self.collector.name, self._untold[-1][0], tuple([(t, now - at) for t, at in self._untold]))
-        self._untold.clear()
-        try:
-            for address in self._away:
-                self.sender.send(address, word)
-        except Exception as error:  # noqa: BLE001 - handed to the job, which ends with it
-            self.sender.fail(error)
-
     def aclose(self) -> None:
         """Cancel the timer."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self._reports.aclose()
 
 
 def patient(plan: Plan) -> bool:

@@ -469,6 +469,7 @@ class Rear:
 
     def __init__(self, told: list[Any]) -> None:
         self.told = told
+        self.writer = self  # of its sink
 
     async def sync(self, time: int) -> None:
         self.told.append(("sync", time))

@@ -105,7 +105,7 @@ def test_a_sink_is_called_once_at_a_time() -> None:
         bench = Bench()
         bench.endpoint.come.put_nowait(released(5, "a"))
         await settle()
-        syncing = asyncio.create_task(bench.rear.sync(4))
+        syncing = asyncio.create_task(bench.rear.writer.sync(4))
         await settle()
         assert bench.sink.calls == [("write begins", 5)]
         bench.sink.gate.set()
@@ -121,7 +121,7 @@ def test_an_epoch_ends_with_the_batch_that_is_being_written() -> None:
         bench = Bench()
         bench.endpoint.come.put_nowait(released(5, "a"))
         await settle()
-        halting = [asyncio.create_task(bench.rear.halt()) for _ in range(2)]
+        halting = [asyncio.create_task(bench.rear.writer.halt()) for _ in range(2)]
         await settle()
         assert not any(task.done() for task in halting)
         bench.sink.gate.set()
@@ -144,7 +144,7 @@ def test_a_sink_may_have_heard_of_a_sync_that_is_broken_off() -> None:
         bench = Bench()
         bench.endpoint.come.put_nowait(released(9))
         await settle()
-        syncing = asyncio.create_task(bench.rear.sync(9))
+        syncing = asyncio.create_task(bench.rear.writer.sync(9))
         await settle()
         assert bench.sink.calls == [("sync begins", 9)]
         syncing.cancel()
@@ -167,7 +167,7 @@ def test_a_sink_whose_batch_failed_must_be_opened_anew() -> None:
         with pytest.raises(SinkError, match="the answer was lost"):
             await bench.task
         with pytest.raises(SinkError, match="the answer was lost"):
-            await bench.rear.halt()
+            await bench.rear.writer.halt()
 
     asyncio.run(body())
 

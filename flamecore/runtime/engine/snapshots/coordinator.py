@@ -147,7 +147,7 @@ class SnapshotCoordinator:
                     return
                 await self._history.announce(self._number, time)
                 for syncing in self._rears:
-                    await syncing.sync(time)
+                    await syncing.writer.sync(time)
                 syncing = None
                 manifest = await self._history.commit(self._number, time, answers)
         except TimeoutError:
@@ -156,7 +156,10 @@ class SnapshotCoordinator:
             if late:
                 why = f"no answer of worker {', '.join(map(str, late))}"
             elif syncing is not None:  # or it waits for a batch being written
-                why = syncing.deadline.pending or f"sink {syncing.collector.name!r} has not made its output durable"
+                why = (
+                    syncing.writer.deadline.pending
+                    or f"sink {syncing.collector.name!r} has not made its output durable"
+                )
             raise JobError(
                 f"snapshot {self._number} is not complete after {limit:g} s; {why}",
                 hint="Look at what is slow; state.commit_timeout_s says how long a snapshot may take.",

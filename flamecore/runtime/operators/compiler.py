@@ -13,12 +13,13 @@ from functools import cache, partial, reduce
 from operator import xor
 from random import Random
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import xxhash
 
 from flamecore.abc.operator import Fail, Operator, OutputBuffer, Run, Site, StatefulOperator, Step, Way, each
 from flamecore.errors import GraphError
+from flamecore.model.graph import Graph
 from flamecore.model.meta import CHILD, encode_child
 from flamecore.model.plan import Plan
 from flamecore.model.vertices import ByTime, Map, Source, Vertex, are_complements
@@ -45,14 +46,28 @@ _FRAMES_MOST: Final = 10_000
 process."""
 
 
+class Entrance(NamedTuple):
+    """The way of a source's records into a worker.
+
+    Attributes:
+        step: The step that single records enter.
+        run: The run that several records enter.
+        behind: The trace of what comes out of the source's prefix, and the run that this enters; None: no prefix.
+        markings: Operators that say marks of the records.
+    """
+
+    step: Step
+    run: Run
+    behind: tuple[int, Run] | None
+    markings: Sequence[MarkingOperator]
+
+
 @dataclass(slots=True)
 class Compiled:
     """The steps of one worker.
 
     Attributes:
-        entries: For each source, the step its records enter.
-        runs: For each source, the run its records enter.
-        behind: For each source with a prefix, the trace of what comes out of that, and the run that this enters.
+        entrances: For each source, the way of its records.
         arrivals: For each vertex index, the step for items from other workers.
         arriving_runs: For each vertex index on no cycle, the run for the same.
         barriers: For each sink, its barrier.
@@ -64,12 +79,9 @@ class Compiled:
         early: The order below which records are first ones, whose functions check their results; empty after them.
         ordered: The ordered operations, by name of their vertex.
         timers: Intakes whose timers wait until the journal says how far time has passed.
-        markings: For each source, what says marks of its records.
     """
 
-    entries: dict[str, Step] = field(default_factory=dict)
-    runs: dict[str, Run] = field(default_factory=dict)
-    behind: dict[str, tuple[int, Run]] = field(default_factory=dict)
+    entrances: dict[str, Entrance] = field(default_factory=dict)
     arrivals: dict[int, Step] = field(default_factory=dict)
     arriving_runs: dict[int, Run] = field(default_factory=dict)
     barriers: dict[str, OutputBuffer] = field(default_factory=dict)
@@ -81,7 +93,49 @@ class Compiled:
     early: list[bytes] = field(default_factory=list)
     ordered: dict[str, OrderedOperator] = field(default_factory=dict)
     timers: list[OrderedIntake] = field(default_factory=list)
-    markings: dict[str, list[MarkingOperator]] = field(default_factory=dict)
+
+
+class Idents:
+    """The 64-bit ids of the instances of vertices on one worker.
+
+    They are random, so that recomputations of an item by different workers have different traces. If the order of an
+    item determines its worker, or if it is never recomputed, there are no such recomputations: then all workers have
+    one id, and items from several of them stay one run.
+
+    Args:
+        graph: The job's graph.
+        random: Source of the random ids.
+    """
+
+    def __init__(self, graph: Graph, random: Random) -> None:
+        self._random = random
+        self._placed = _placed_by_order(graph)
+        self._made: dict[Vertex, int] = {}
+
+    def of(self, vertex: Vertex) -> int:
+        """Return the id of a vertex's instance, always the same."""
+        if vertex not in self._made:
+            self._made[vertex] = self._make(vertex)
+        return self._made[vertex]
+
+    def _make(self, vertex: Vertex) -> int:
+        if vertex in self._placed:
+            return xxhash.xxh3_64_intdigest(f"{vertex.index} {vertex.name}".encode())
+        return self._random.getrandbits(64)
+
+
+def _placed_by_order(graph: Graph) -> frozenset[Vertex]:
+    """Return the vertices whose items go to a worker determined by their order.
+
+    The order determines it by the front or the time; items that come once may go to any worker, and count too: those of
+    rebalances by load, and of ordered operations.
+    """
+    placed: set[Vertex] = set()
+    for vertex in graph.vertices:  # upstream ones first, except feedback of cycles, which is not placed
+        follows = vertex.route is None and all(start in placed for start in graph.predecessors(vertex))
+        if vertex.ordered or (not vertex.stateful and (follows or isinstance(vertex.route, ByTime))):
+            placed.add(vertex)
+    return frozenset(placed)
 
 
 class Compiler:
@@ -96,7 +150,7 @@ class Compiler:
         fail_at: Callable[[Vertex], Fail],
         operators: Operators = OPERATORS,
     ) -> None:
-        self.plan, self.worker, self.random, self.outboxes = plan, worker, random, outboxes
+        self.plan, self.worker, self.outboxes = plan, worker, outboxes
         self.operators = operators
         self.compiled = Compiled()
         kinds = {row_of(type(vertex)) for vertex in plan.graph.vertices} - {Source}
@@ -106,11 +160,9 @@ class Compiler:
         self.fail_at = self.cycles.fail_of
         self.checks = plan.settings.check_types or plan.settings.check_mutation
         self.strict = cache(partial(strict_vertex, plan=plan))
-        self.at_home = frozenset(plan.homes)
-        self.placed = self.placed_by_order()
         self.marks = MarkWays(plan, worker, outboxes)
         self.inputs: dict[Vertex, Way] = {}
-        self.idents: dict[Vertex, int] = {}
+        self.idents = Idents(plan.graph, random)
         self.compiled.early[:] = early_orders(plan)
 
     def successor(self, vertex: Vertex) -> Way:
@@ -138,7 +190,7 @@ class Compiler:
         if kind not in self.operators:
             raise TypeError(f"{vertex!r} has no operator")
         graph, plan = self.plan.graph, self.plan
-        ident, ends, early = self.ident_of(vertex), graph.successors(vertex), self.compiled.early
+        ident, ends, early = self.idents.of(vertex), graph.successors(vertex), self.compiled.early
         ways = tuple([self.way(vertex, end) for end in ends])
         site = Site(
             ident,
@@ -167,13 +219,15 @@ class Compiler:
 
     def choose(self, operator: BroadcastOperator, ends: Sequence[Vertex]) -> None:
         """Join a broadcast with its two filters, if they are complements of each other."""
+        # Otherwise the item is copied for both filters, and both ask the predicate: where items go one by one, as in a
+        # search, that is a fifth of a call.
         if len(ends) != 2 or self.operators[Map] is not OPERATORS[Map]:
             return
         for one, other in (ends, ends[::-1]):
             if isinstance(one, Map) and are_complements(one, other):
                 strict = self.strict(one)
                 kept, left = [
-                    Leg(encode_child(ends.index(end)) + CHILD[0], self.ident_of(end), self.successor(end).step)
+                    Leg(encode_child(ends.index(end)) + CHILD[0], self.idents.of(end), self.successor(end).step)
                     for end in (one, other)
                 ]
                 function = strict.function if isinstance(strict, Map) else one.function
@@ -216,7 +270,7 @@ class Compiler:
             outboxes=self.outboxes,
             fail=self.fail_at(vertex),
             shares=self.shares_for(vertex),
-            stays=not alone and vertex in self.at_home,
+            stays=not alone and vertex in self.plan.homes,
         )
 
     def shares_for(self, vertex: Vertex) -> LoadShares | None:
@@ -233,36 +287,6 @@ class Compiler:
         if self.compiled.shares is None:
             self.compiled.shares = LoadShares(len(self.outboxes), self.worker)
         return self.compiled.shares
-
-    def ident_of(self, vertex: Vertex) -> int:
-        """Return the 64-bit id of a vertex's instance on this worker.
-
-        It is random, so that recomputations of an item by different workers have different traces. If the order of an
-        item determines its worker, or if it is never recomputed, there are no such recomputations: then all workers
-        have one id, and items from several of them stay one run.
-        """
-        if vertex not in self.idents:
-            self.idents[vertex] = self.new_ident(vertex)
-        return self.idents[vertex]
-
-    def new_ident(self, vertex: Vertex) -> int:
-        if vertex in self.placed:
-            return xxhash.xxh3_64_intdigest(f"{vertex.index} {vertex.name}".encode())
-        return self.random.getrandbits(64)
-
-    def placed_by_order(self) -> frozenset[Vertex]:
-        """Return the vertices whose items go to a worker determined by their order.
-
-        The order determines it by the front or the time; items that come once may go to any worker, and count too:
-        those of rebalances by load, and of ordered operations.
-        """
-        graph = self.plan.graph
-        placed: set[Vertex] = set()
-        for vertex in graph.vertices:  # upstream ones first, except feedback of cycles, which is not placed
-            follows = vertex.route is None and all(start in placed for start in graph.predecessors(vertex))
-            if vertex.ordered or (not vertex.stateful and (follows or isinstance(vertex.route, ByTime))):
-                placed.add(vertex)
-        return frozenset(placed)
 
     def parts(self, ends: Sequence[Vertex]) -> bool:
         """Return whether items on these ways never meet again, so one may be ahead."""
@@ -299,15 +323,16 @@ def compile_worker(
             vertex=None,
         )
     sys.setrecursionlimit(max(sys.getrecursionlimit(), frames))
+    # Not by recursion from the sources, which ends at some 60 states or 250 maps in a row.
     for vertex in plan.graph.sinks_first():
         if not isinstance(vertex, Source):
             compiler.input_of(vertex)
     for source in plan.graph.sources:
-        compiler.compiled.entries[source.name], compiler.compiled.runs[source.name] = compiler.successor(source)
+        way, behind = compiler.successor(source), None
         if prefix := plan.graph.prefix_of(source):
-            trace = reduce(xor, map(compiler.ident_of, prefix))
-            compiler.compiled.behind[source.name] = trace, compiler.successor(prefix[-1]).run
+            behind = reduce(xor, map(compiler.idents.of, prefix)), compiler.successor(prefix[-1]).run
+        markings = compiler.marks.markings.get(source.name, ())
+        compiler.compiled.entrances[source.name] = Entrance(*way, behind, markings)
     compiler.compiled.arrivals.update(compiler.marks.arrivals())
-    compiler.compiled.markings = compiler.marks.markings
     compiler.compiled.waiting.sort(key=lambda one: one.segment or 0)  # buffers upstream have lower segments
     return compiler.compiled

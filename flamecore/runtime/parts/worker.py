@@ -34,6 +34,7 @@ from flamecore.model.meta import MIN_FRONT, MIN_TIME, decode_time, encode_time
 from flamecore.model.plan import DEAD_LETTERS, Plan
 from flamecore.runtime.operators.compiler import compile_worker
 from flamecore.runtime.operators.exchange import Outbox, arrive
+from flamecore.runtime.operators.marks import MarkingOperator
 from flamecore.runtime.operators.prefix import Ahead, runs_of
 from flamecore.runtime.operators.table import Operators
 from flamecore.runtime.parts.counters import NodeStats
@@ -103,6 +104,8 @@ class Worker:
         self._merges = tuple(dict.fromkeys(self._merge_of.values()))
         self.step_items = _STEP_ITEMS
         """Approximate number of waiting items that run in one step; the rest is due at once."""
+        # One for all fronts: of two records read one after the other the second then has the later time, and is not
+        # late for a state.
         latest = LatestTime()
         for front in fronts:
             front.latest = latest
@@ -173,13 +176,15 @@ class Worker:
 
     def _run(self, source: str, orders: list[bytes], values: list[Any], mixed: bool) -> None:
         """Run records, from the first operation on that has not run; arguments as for `Records`."""
+        entrance = self.compiled.entrances[source]
         if not mixed:
-            self.compiled.runs[source](orders, 0, values)
+            entrance.run(orders, 0, values)
             return
-        step = self.compiled.entries[source]
+        step = entrance.step
         for kind, some in groupby(zip(orders, values, strict=True), key=lambda record: type(record[1])):
             if kind is Ahead:
-                trace, run = self.compiled.behind[source]
+                assert entrance.behind is not None, "nothing is ahead of a source without a prefix"
+                trace, run = entrance.behind
                 for made, payloads in runs_of(some):
                     run(made, trace, payloads)
             elif kind is Failure:
@@ -195,6 +200,8 @@ class Worker:
             self.reporter.heartbeat(number, time)
             return
         merge = self._merge_of.get(number)
+        # A front is held back for its own records alone: another may have promised more already, and a promise cannot
+        # go back.
         first = None if merge is None else merge.first_time(number)
         if first is None or time <= first:
             self._held.pop(number, None)
@@ -212,7 +219,7 @@ class Worker:
         if number not in self._promised and number not in self._held:
             self._closing.remove(number)
             front = self.fronts[number]
-            if front.ended and front.name.source in self.compiled.markings:
+            if front.ended and self._markings_of(front):
                 self.reporter.heartbeat(number, front.next_time)  # its last marks have a time of their own
             self.reporter.unregister(number)
 
@@ -267,13 +274,17 @@ class Worker:
         self._end(number)
         return front.next_time
 
+    def _markings_of(self, front: Front) -> Sequence[MarkingOperator]:
+        entrance = self.compiled.entrances.get(front.name.source)
+        return () if entrance is None else entrance.markings  # none if its source is no longer in the flow
+
     def _close_marks(self, front: Front, *, journaled: bool) -> None:
         """Say the last marks of a front, at a time of its own.
 
         The time counts as that of a record at the last position, for snapshots and journals: so the marks come again,
         at the same time, if a job goes on from before them.
         """
-        markings = [marking for marking in self.compiled.markings.get(front.name.source, ()) if marking.closes]
+        markings = [marking for marking in self._markings_of(front) if marking.closes]
         if not markings:
             return
         given = front.times_left is not None
@@ -381,6 +392,8 @@ class Worker:
             for target, outbox in enumerate(self.outboxes):
                 if outbox:
                     out.append((f"worker/{target}", self._hand_over(outbox)))
+        # Only now: had an item been acknowledged before what came of it was handed over, the minimum time could pass
+        # items that are on their way.
         for ack in self._owed:
             reporter.ack(*ack)
         self._owed.clear()

@@ -89,7 +89,7 @@ def test_what_enters_behind_it_is_what_comes_out_on_the_worker(seed: int) -> Non
     orders = [encode_time(time + 100) + FRONT for time in range(count)]
     there: list[tuple[Meta, Any]] = []
     failed: set[int] = set()
-    compiled(flow, there, failed).runs["numbers"](orders, 0, values)
+    compiled(flow, there, failed).entrances["numbers"].run(orders, 0, values)
 
     left = set(random.sample(range(count), count // 10))  # what is no record where it is read
     places = [place for place in range(count) if place not in left]
@@ -101,7 +101,9 @@ def test_what_enters_behind_it_is_what_comes_out_on_the_worker(seed: int) -> Non
         left | {time - 100 for time in failed}
     )
     here: list[tuple[Meta, Any]] = []
-    trace, run = compiled(flow, here, set()).behind["numbers"]
+    behind = compiled(flow, here, set()).entrances["numbers"].behind
+    assert behind is not None
+    trace, run = behind
     for made, payloads in runs_of((orders[at], ahead) for at, ahead in enumerate(found) if ahead is not None):
         run(made, trace, payloads)
     absent = {place + 100 for place in left} | failed

@@ -123,6 +123,7 @@ def children(bases: Orders, counts: Sequence[int], first: int = 0, tail: bytes =
 
     Arguments are those of `DerivedOrders`; `bases` may be derived.
     """
+    # Derived orders pay for themselves with many: for few, the object costs more than the bytes.
     if len(bases) <= _FEW and sum(counts) <= _FEW:
         parts = zip(bases, counts, strict=True)
         return [base + code + tail for base, count in parts for code in child_codes(first + count)[first:]]
@@ -186,6 +187,7 @@ def interleaved(runs: Sequence[tuple[Orders, Sequence[T]]]) -> tuple[Orders, Seq
     bases = list(chain.from_iterable([note.bases for note in notes]))
     places = sorted(range(len(bases)), key=bases.__getitem__)
     merged = [bases[at] for at in places]
+    # Neighbours show it: in sorted order all bases that begin with one stand right behind it.
     if any(map(bytes.startswith, merged[1:], merged)):
         return None
     first, tail = notes[0].first, notes[0].tail

@@ -149,6 +149,7 @@ def load_flow(reference: str, folder: Path | None = None) -> FlowGraph:
         _put_on_path(folder)
         module = _guarded(place, lambda: _from_module(place, folder))
     flow, name = _flow_in(module, place, name)
+    # Where it was found, not where Flow() was called: that may be in a function of another module.
     if flow.reference is None:  # made by a function, of this module or of another
         flow.found_as = f"{module.__name__}:{name}"
     return flow

@@ -78,6 +78,8 @@ class StateLease:
         """
         for _ in range(_TRIES):
             number, last = await _newest(store)
+            # A dead process of this host is known by its id and the time of its start, so a restart after a kill does
+            # not wait for the lease to run out.
             held = last is not None and presence(last) != "gone" and not (listed and last.listed)
             if last is not None and held and not take_over:
                 await _wait_for_end(store, number, last)

@@ -120,6 +120,8 @@ class DriftOperator(StatefulOperator):
                 return self._repair((order,), trace, alive, (payload,))
             self._latest = order
             note = self._open
+            # Items of one trace share a note: in cycles items come one by one, and each would make tuples and lists of
+            # its own.
             if note is None or note[0] != trace:
                 note = self._open_note(trace)
             _, orders, payloads, keys, before = note

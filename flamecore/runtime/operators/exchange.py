@@ -114,6 +114,7 @@ def routed(
         return Way(here, run_here) if owners[0] == worker else _to_one(vertex.index, outboxes[owners[0]])
     place = place_finder(route, owners, workers)
     parted: Parting
+    # By load only where items come once: a tombstone has to go the way of its item, which only its order tells.
     if isinstance(route, ByTime) and shares is not None:
         place, parted = _next_of(shares), DealingByLoad(shares)
         here, run_here = shares.timed(here), shares.timed(run_here)

@@ -85,6 +85,8 @@ class ReorderBuffer:
     def step(self, order: bytes, trace: int, alive: bool, payload: object) -> None:
         """Buffer one item."""
         self._count += 1
+        # Single items of one trace become one piece, and go in as a run: in cycles, and where copies meet again, items
+        # come one by one.
         if self._single is not None:
             last_trace, last_alive, orders, payloads = self._single
             if last_trace == trace and last_alive is alive and orders[-1] < order:
@@ -124,6 +126,8 @@ class ReorderBuffer:
         if self._waiting and self._waiting[0][0] < known:
             passed = self._bound(known, most) or known
             left = self._put_in(self._take(passed), final=True)
+            # Not one repair after the other: each is a late item of the next state, so in a row of states the calls
+            # would grow with the square of the records.
             if left:
                 self._put_in(self._take_back(left, passed), final=True)
         if self._early:
@@ -175,6 +179,8 @@ class ReorderBuffer:
             trace, alive, orders, payloads = piece
             if orders[0] != self._passed:
                 self._pass(trace, alive, orders, payloads)
+            # Two workers may send versions of one item, and the tombstone of the first comes last. Were the second
+            # free, taking the first back would make the operation work on it again, uncharged.
             elif final or self._affords(piece, count):  # another version of the last item, by another worker
                 self._repair(*piece)
             else:

@@ -44,6 +44,8 @@ def early_orders(plan: Plan) -> list[bytes]:
     """Return the order below which records are first ones; empty if there are none."""
     if plan.settings.check_types or plan.settings.check_mutation:
         return []  # all records meet strict vertices
+    # The first of a source, not of each partition: of 200 files with 200 lines each, half of all records would meet
+    # strict functions, which cost several times what plain ones do.
     if plan.settings.clock == "sequence":
         end = max(_FIRST * len(plan.graph.sources) // max(len(plan.fronts), 1), 1)
     else:

@@ -92,6 +92,7 @@ class Collector:
             reached = self.time if failure is None else failure.at.time
             return self._complete(reached, orders, payloads, failure, reached)
         last = orders[-1] if orders else b""
+        # A single worker's release below its time is complete as it is.
         if len(self._through) > 1 or self._pending[0] or (last and last >= encode_time(time)):
             if orders:
                 self._pending[message.worker].append((orders, payloads))
@@ -162,6 +163,7 @@ class Collector:
                 vertex=self.name,
                 record=None,
             )
+        # Payloads are sorted already, so the orders matter only if somebody looks at them.
         if self._orders or self._failures or self.delivered_up_to > MIN_TIME:
             ordered.sort()
         return ordered, values, last

@@ -97,6 +97,7 @@ class Room:
                 held.append(max(front.in_flight, 1))
                 self._counted.add(number)
         held.sort()
+        # Not in fixed parts: of many fronts the fast one would stand still with what the slow ones leave unused.
         while len(held) > 1 and left // len(held) < held[-1]:
             left -= held.pop()  # it has more than its share
         self._level = max(left // len(held), 1) if held else 1

@@ -143,6 +143,7 @@ class History:
                 store=self.store.name,
                 blob="",
             )
+        # Drawn, not derived from the job's name: sinks keep it, and refuse a state that was made anew under that name.
         self.identity = contents.last.identity if contents.last else secrets.token_hex(16)
         loss = self._loss = await accepted(self.store, self.identity, self.graph)
         self._digests = dict(contents.digests)
@@ -192,6 +193,7 @@ class History:
             StoreError: The store fails.
             CorruptError: No snapshot can be used.
         """
+        # All parts, not the manifest alone: only reading them shows that none is missing or damaged.
         while self.snapshot is not None:
             try:
                 for part in self.snapshot.parts:
@@ -222,6 +224,8 @@ class History:
             StoreError: The store fails.
         """
         contents = await scan(self.store)
+        # Read again, after the sinks were opened: the former run may have stored journals, and delivered for them,
+        # until then.
         self._check_rest(contents)
         journals = await self._needed(contents)
         await self._check_sinks(delivered_up_to, contents.last, journals.end)

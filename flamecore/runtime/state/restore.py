@@ -68,6 +68,8 @@ class StateReader:
         both = self._groups & span
         for vertex, names, values, gone in sections:
             held, swept = self.states[vertex], self._swept[vertex]
+            # Not from every part that is there: the one that says a key has gone may be dropped while a wider one,
+            # which held the key, is still needed for other groups. The key would come back.
             wanted = frozenset([group for group in both if part.number >= swept[group]])
             whole = wanted == span
             some = names[:_SAMPLE] if whole else names  # a changed hash changes for all keys of a class

@@ -100,6 +100,7 @@ class StateWriter:
             self._begun, self._own = number, 1
             self._todo = [(name, 0, len(operation.names)) for name, operation in self._operations.items()]
         total = sum([len(operation.names) for operation in self._operations.values()])
+        # By the cube: a sweep is slow while there are few parts, and catches up before there are too many to read.
         left = max(ceil(total * (self._parts / _PARTS) ** 3), 1)
         if self._parts < 4 * _PARTS:
             left = min(left, _AT_ONCE)
@@ -122,11 +123,14 @@ class StateWriter:
             while some := list(islice(names, count)):
                 section = _section(vertex, some, list(islice(values, count)))
                 encoded = encode_section(self._codec, section)
+                # By the size of the section before, since values may be of any size; at most twice as many, since the
+                # next may be larger.
                 count = min(max(count * _SECTION_BYTES // len(encoded), _LEAST), 2 * count, _MOST)
                 yield section, encoded
 
 
 def _section(vertex: str, names: list[object], values: list[object]) -> Section:
+    # One pass of C where nothing has gone.
     if type(GONE) not in set(map(type, values)):
         return Section(vertex, names, values, [])
     gone = [name for name, value in zip(names, values, strict=True) if value is GONE]

@@ -57,5 +57,6 @@ class Door:
         known = sender in self.refused
         self.refused[sender if known or len(self.refused) < _SENDERS else _OTHERS] += 1
         if not known and len(self.refused) <= _SENDERS:
+            # Once for each sender: one that means harm would otherwise fill the log.
             kind = type(message).__name__
             logger().warning(MESSAGE_REFUSED, address=self._address, sender=sender, kind=kind)

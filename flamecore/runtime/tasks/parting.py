@@ -52,6 +52,7 @@ def _parted_items(message: Items) -> list[Items]:
 
     The acks go with the last message: the receiver owes them once it has processed all.
     """
+    # By halves, since only the transport knows what is too much, and says so of the whole alone.
     counts = [len(piece[3]) for piece in message.pieces]
     half = sum(counts) // 2
     if not half:

@@ -67,6 +67,7 @@ class Sender:
                 for part in parts:
                     self.send(to, part)
                 return
+            # Sending never waits: of two workers that each wait for room at the other, neither would read.
             waiting = self._backlog[to] = deque()
             task = asyncio.get_running_loop().create_task(self._drain(to, waiting))
             self._senders.add(task)

@@ -29,6 +29,7 @@ from flamecore.flow import Flow
 from flamecore.model.graph import Graph
 from flamecore.model.item import DataItem
 from flamecore.model.meta import GlobalTime, Meta
+from flamecore.model.ordered import Gathered
 from flamecore.model.stream import KeyedStream, Stream
 from flamecore.model.type_codec import TypeCodec
 
@@ -39,6 +40,7 @@ __all__ = [
     "DataItem",
     "FlameError",
     "Flow",
+    "Gathered",
     "GlobalTime",
     "Graph",
     "GraphError",

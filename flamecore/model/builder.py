@@ -7,8 +7,10 @@ import sys
 from types import FrameType
 from typing import Any, Final, NamedTuple
 
+from flamecore.errors import GraphError
 from flamecore.model.graph import Graph
-from flamecore.model.vertices import Broadcast, Map, Sink, Vertex
+from flamecore.model.meta import MOST_LABELS
+from flamecore.model.vertices import Broadcast, Label, Map, Route, Sink, Vertex
 
 _PACKAGE: Final = __name__.partition(".")[0]
 
@@ -40,6 +42,7 @@ class GraphBuilder:
         self._graph = Graph(name)
         self._uses: dict[Vertex, list[Use]] = {}
         self._inputs: dict[Vertex, list[tuple[Vertex, Use]]] = {}
+        self._labels: dict[str, Label] = {}
 
     def _linked(self) -> Graph:
         """Return a graph with a broadcast wherever a stream is used more than once."""
@@ -68,6 +71,51 @@ class GraphBuilder:
         self._graph.add(vertex)
         for output in inputs:
             self._use(output, vertex)
+
+    def _add_label(self, name: str, route: Route, output: Output) -> Label:
+        """Add a label.
+
+        Raises:
+            GraphError: There is one of the name, or there are too many.
+        """
+        if name in self._labels:
+            raise GraphError(
+                f"two labels are named {name!r}",
+                hint="Give one another name; the stream of the first may be used as often as you like.",
+                vertex=self._labels[name].name,
+            )
+        if len(self._labels) == MOST_LABELS:
+            raise GraphError(f"flow {self.name!r} has more than {MOST_LABELS} labels", vertex=output.vertex.name)
+        label = self._labels[name] = Label(f"label:{name}", route=route, number=len(self._labels))
+        self._add(label, output)
+        return label
+
+    def _label_before(self, name: str, what: str, vertex: Vertex) -> Label:
+        """Return a label that leads to a vertex.
+
+        Args:
+            name: Name of the label.
+            what: The operation that needs it, for errors.
+            vertex: The vertex that the operation is behind.
+
+        Raises:
+            GraphError: It is unknown, or leads elsewhere.
+        """
+        label = self._labels.get(name)
+        if label is None:
+            known = f"The flow has {', '.join(map(repr, self._labels))}." if self._labels else "The flow has none."
+            raise GraphError(
+                f"{what} after {vertex.name!r}: there is no label {name!r}",
+                hint=f"{known} Call .label({name!r}) on the stream whose items are to be told apart.",
+                vertex=vertex.name,
+            )
+        if label not in _above(vertex, self._inputs):
+            raise GraphError(
+                f"{what} after {vertex.name!r}: nothing there comes of an item with the label {name!r}",
+                hint=f"Draw it behind {label!r}, on what comes of the stream that .label({name!r}) returns.",
+                vertex=vertex.name,
+            )
+        return label
 
     def _use(self, output: Output, end: Vertex) -> None:
         before = self._inputs.setdefault(end, [])

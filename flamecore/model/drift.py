@@ -42,6 +42,7 @@ class Drift(Vertex):
         method: The method of a stream that has made it, such as "fold".
         items: Declared type of payloads, if known; the states of a reduce have it.
         light: Whether an item costs it less than sending the item to another worker does.
+        labelled: Whether payloads are `Labelled`, and keys begin with the label: state is dropped with it.
     """
 
     kind: ClassVar[str] = "drift"
@@ -57,6 +58,11 @@ class Drift(Vertex):
     output: Any = object
     method: str = ""
     items: Any = object
+    labelled: bool = False
+
+    @property
+    def keeps_state(self) -> bool:
+        return not self.labelled
 
     @property
     def form(self) -> str:

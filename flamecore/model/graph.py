@@ -21,12 +21,14 @@ from flamecore.model.vertices import (
     ByKey,
     ByTime,
     KeyedLoop,
+    Label,
     Map,
     Merge,
     Route,
     Sink,
     Source,
     Vertex,
+    WithLabel,
     check_settings,
     note_declaration,
     user_functions,
@@ -264,13 +266,15 @@ class Graph:
     def counts_rounds(self) -> bool:
         """Return whether rounds in cycles can be counted, and items numbered.
 
-        The result must not depend on the number of workers. Items that came in order must never be retracted. And if a
-        round is possible without a state, no vertex may have a route: items would move between workers, and none would
-        know the number of rounds.
+        The result must not depend on the number of workers. Items that came in order must never be retracted. No vertex
+        on a cycle may be a label, which orders of items behind it must show. And if a round is possible without a
+        state, no vertex may have a route: items would move between workers, and none would know the number of rounds.
         """
         if any(vertex.takes_back for vertex in self.vertices):
             return False
         for cycle in {self.cycle_of(head) for _, head in self.feedback()}:
+            if any(isinstance(vertex, Label) for vertex in cycle):
+                return False
             stateless = {vertex for vertex in cycle if not vertex.stateful}
             ways = {vertex: [end for end in self._successors[vertex] if end in stateless] for vertex in stateless}
             if any(vertex in _closure(ends, ways) for vertex, ends in ways.items()) and any(
@@ -302,6 +306,7 @@ class Graph:
         self._check_cycles()
         self._check_ordered()
         self._check_keyed_loops()
+        self._check_labels()
 
     def _check_degree(self, vertex: Vertex) -> None:
         outgoing, incoming = len(self._successors[vertex]), len(self._predecessors[vertex])
@@ -373,6 +378,24 @@ class Graph:
                             vertex=vertex.name,
                         ),
                         vertex,
+                    )
+
+    def _check_labels(self) -> None:
+        numbers = {vertex.number: vertex for vertex in self.vertices if isinstance(vertex, Label)}
+        for vertex in self.vertices:
+            if not isinstance(vertex, WithLabel):
+                continue
+            between = self.reach_of(numbers[vertex.number]) & self.upstream_of(vertex)
+            for other in sorted(between, key=lambda other: other.index):
+                if other.timers or (other.ordered and self.marks_before(other)):
+                    raise note_declaration(
+                        GraphError(
+                            f"{other!r} lies between the label {vertex.label!r} and {vertex!r}, and may work at a "
+                            "moment at which no item comes: its outputs then come of none",
+                            hint=f"Label behind {other!r}, or gather before it.",
+                            vertex=other.name,
+                        ),
+                        other,
                     )
 
     def _check_keyed_loops(self) -> None:

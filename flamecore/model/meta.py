@@ -31,6 +31,7 @@ TRACE_MASK: Final = 2**64 - 1
 # integer: of two lists of child ids the longer would be the greater number, whatever it begins with.
 
 _TIME_BIAS: Final = 2**63
+TIME_BYTES: Final = 8
 GLOBAL_TIME_BYTES: Final = 12
 """Length of the global-time prefix of every order: 8 bytes of time, 4 of front."""
 
@@ -128,6 +129,40 @@ def child_codes(count: int) -> Sequence[bytes]:
     True
     """
     return CHILD[:count] if count <= len(CHILD) else [*CHILD, *map(_encode_child, range(len(CHILD), count))]
+
+
+MOST_LABELS: Final = 255
+"""Most labels of a flow."""
+
+_FIRST_LABEL: Final = 2**64 - 256
+
+
+def label_code(number: int) -> bytes:
+    """Return the code of the child id that a label appends, which nothing behind it appends.
+
+    Eight equal bytes, of which no code of a smaller child id has so many, and the number: so the last one in an order
+    is found without decoding what is before and behind.
+
+    >>> label_code(3).hex()
+    'ffffffffffffffff03'
+    """
+    return encode_child(_FIRST_LABEL + number)
+
+
+def label_in(order: bytes, code: bytes) -> bytes:
+    """Return the order of the labelled item that an order derives from; empty if there is none.
+
+    An item that was labelled again is the later one.
+
+    >>> label_in(b"time & front" + label_code(3) + encode_child(7), label_code(3)).hex()[-4:]
+    'ff03'
+
+    Args:
+        order: The order.
+        code: The code of the label.
+    """
+    start = order.rfind(code, GLOBAL_TIME_BYTES)
+    return order[: start + len(code)] if start >= 0 else b""
 
 
 _LEAST_PAIR: Final = 1 << 8

@@ -13,14 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 
 from xxhash import xxh3_64_intdigest
 
 from flamecore.errors import GraphError
 from flamecore.model.hashing import KEY_GROUPS, canonical, key_group, stable_hash
 from flamecore.model.meta import GLOBAL_TIME_BYTES, MAX_TIME, MIN_TIME, GlobalTime, encode_child
-from flamecore.model.vertices import ByKey, Payload, Vertex
+from flamecore.model.vertices import ByKey, Labelled, Payload, Vertex
+
+T = TypeVar("T")
+L = TypeVar("L")
 
 
 class Now(NamedTuple):
@@ -122,7 +125,7 @@ class Ordered(Vertex):
     operator for all of them, and a flow takes one by `apply`.
 
     Attributes:
-
+        passing: Whether no key has state behind the items of one time, so that snapshots hold none. It may be mutable.
     """
 
     kind: ClassVar[str] = "ordered"
@@ -130,6 +133,7 @@ class Ordered(Vertex):
     ordered: ClassVar[bool] = True
     appends: ClassVar[bool] = True
     timers: ClassVar[bool] = False
+    passing: ClassVar[bool] = False
 
     def work(self) -> Any:
         """Return the work on one worker, a new `flamecore.abc.operator.Work`."""
@@ -151,6 +155,63 @@ class Ordered(Vertex):
             raise GraphError(
                 f"{self!r} goes by a hash, and keeps its state by key", hint="Call key_by before it.", vertex=self.name
             )
+
+
+# -- gathering ---------------------------------------------------------------------------------------------------------
+
+
+class Gathered(NamedTuple, Generic[L, T]):
+    """All that has come of a labelled item.
+
+    Attributes:
+        item: The labelled item.
+        parts: All that has come of it, in order.
+    """
+
+    item: L
+    parts: tuple[T, ...]
+
+
+@dataclass(eq=False, slots=True, repr=False)
+class Gather(Ordered):
+    """All that has come of each labelled item, once.
+
+    Its input is `Labelled`, by label. The labelled item comes behind all that has come of it, and is the only one if
+    nothing has.
+    """
+
+    kind: ClassVar[str] = "gather"
+    passing: ClassVar[bool] = True
+
+    @property
+    def types(self) -> tuple[Any, ...]:
+        return (Labelled, Gathered)
+
+    def work(self) -> Any:
+        return _Gathering()
+
+
+class _Gathering:
+    """The work of a gathering: the state of a label is a list of parts, dropped when its item comes."""
+
+    def open(self) -> None:
+        pass
+
+    def begin(self) -> None:
+        pass
+
+    def end(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def process(self, key: bytes, state: list[Any] | None, item: Labelled, now: Now) -> Outcome:
+        parts = [] if state is None else state
+        if item.ends:
+            return Outcome(None, (Gathered(item.payload, tuple(parts)),))
+        parts.append(item.payload)
+        return Outcome(parts)
 
 
 # -- marks -------------------------------------------------------------------------------------------------------------

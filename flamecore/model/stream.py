@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from functools import partial
 from types import GenericAlias
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, NoReturn, ParamSpec, Self, TypeVar, overload
 
 from flamecore.errors import GraphError
 from flamecore.model.builder import GraphBuilder, Output, same
@@ -18,6 +18,7 @@ from flamecore.model.drift import MISSING, Drift
 from flamecore.model.failure import all_shown_at_caller
 from flamecore.model.hashing import refuse_unhashable
 from flamecore.model.meta import Meta
+from flamecore.model.ordered import Gather, Gathered
 from flamecore.model.types import element, returned
 from flamecore.model.vertices import (
     USABLE_KEYS,
@@ -26,12 +27,16 @@ from flamecore.model.vertices import (
     ByTime,
     Grouping,
     KeyedLoop,
+    Label,
+    Labelled,
     Map,
     Merge,
     Route,
     Sink,
     Vertex,
+    WithLabel,
     complement,
+    label_key,
 )
 
 T = TypeVar("T")
@@ -129,14 +134,16 @@ class Stream(Generic[T]):
         """
         return self._routed(ByTime())
 
-    def key_by(self, key: Callable[[T], K]) -> KeyedStream[K, T]:
+    def key_by(self, key: Callable[[T], K], *, label: str | None = None) -> KeyedStream[K, T]:
         """Give each item a key; items of equal key meet on one worker, in order.
 
         Args:
             key: A deterministic function to text, bytes, numbers, dates, enums, or tuples and frozen dataclasses of
                 these.
+            label: Name of a label that is drawn before: state is kept for each key of each labelled item apart, and
+                dropped when nothing more comes of that.
         """
-        return KeyedStream(self, key)
+        return KeyedStream(self, key) if label is None else _LabelledKeys(self, key, label)
 
     def branch(self, *predicates: Callable[[T], object], name: str | None = None) -> tuple[Stream[T], ...]:
         """Return one stream for each predicate, and one for the rest.
@@ -193,6 +200,40 @@ class Stream(Generic[T]):
         head = Merge(self._flow._name(name, "loop"))
         self._flow._add(head, self._placed())
         return _closed(head, self, body(Stream(self._flow, head, self._type)))
+
+    def label(self, name: str) -> Stream[T]:
+        """Label each item: whatever comes of it belongs together, until `gather` collects it.
+
+        Operations, routes, states and cycles between change nothing about that. Inside of a loop an item that comes
+        round is labelled again; what comes of it belongs to the later label.
+
+        Args:
+            name: Name of the label, unique in the flow.
+        """
+        return Stream(self._flow, self._flow._add_label(name, self._route, self._output), self._type)
+
+    def gather(self, label: str, *, name: str | None = None) -> Stream[Gathered[Any, T]]:
+        """Return for each labelled item, once, all items here that have come of it, in order.
+
+        It comes when nothing more will, behind the last of them; without parts if there are none. Items that come of no
+        labelled one fail.
+
+        Args:
+            label: Name of the label, which is drawn before.
+        """
+        flow = self._flow
+        start = flow._label_before(label, "gather", self._vertex)
+        called = flow._name(name, f"gather:{label}")
+        parts = self._with_label(start, label, f"{called}.parts")
+        # Behind all other uses of the label, so that the labelled item comes behind what has come of it.
+        alone: Stream[Any] = Stream(flow, start, copy=1)
+        ends = alone._with_label(start, label, f"{called}.end", ends=True)
+        both = parts.merge(ends, name=f"{called}.both")
+        return both.key_by(label_key).apply(Gather, name=called, type=Gathered)
+
+    def _with_label(self, label: Label, called: str, name: str, *, ends: bool = False) -> Stream[Any]:
+        vertex = WithLabel(name, route=self._route, label=called, number=label.number, ends=ends)
+        return self._then(vertex, Labelled)
 
     def apply(self, kind: type[Vertex], *, name: str | None = None, type: Any = object, **settings: Any) -> Stream[Any]:
         """Apply an operation that has no method here, such as one of a plugin.
@@ -435,6 +476,72 @@ class KeyedStream(Generic[K, T]):
         arguments: tuple[Any, ...] = getattr(hint, "__args__", ())
         state, outputs = (arguments[0], element(arguments[1])) if len(arguments) == 2 else (object, object)
         return self._drift("stateful_map", name, function, function, initial, None, outputs, state, output=outputs)
+
+
+class _LabelledKeys(KeyedStream[K, T]):
+    """A stream whose items have keys, with state for each key of each labelled item."""
+
+    def __init__(self, stream: Stream[T], key: Callable[[T], K], label: str) -> None:
+        super().__init__(stream, key)
+        self._label = label
+        self._start = stream._flow._label_before(label, "key_by", stream._vertex)
+
+    def _drift(
+        self,
+        kind: str,
+        name: str | None,
+        function: Any,
+        advance: Callable[[Any, Any], tuple[Any, Iterable[Any]]],
+        initial: Any,
+        accumulate: Callable[[Any, Any], Any] | None,
+        declared: Any,
+        state: Any,
+        *,
+        light: bool = False,
+        output: Any = object,
+    ) -> Stream[Any]:
+        key = self._key
+
+        def key_of(item: Labelled) -> tuple[bytes, Any]:
+            return item.label, key(item.payload)
+
+        def advance_label(state: Any, item: Labelled) -> tuple[Any, Iterable[Any]]:
+            return advance(state, item.payload)
+
+        _of_user(key_of, key)
+        _of_user(advance_label, advance)
+        called = self._stream._flow._name(name, kind, function)
+        vertex = Drift(
+            called,
+            route=ByKey(key_of),
+            advance=advance_label,
+            initial=initial,
+            state=state,
+            light=light,
+            output=output,
+            method=kind,
+            items=self._stream._type,
+            labelled=True,
+        )
+        paired = self._stream._with_label(self._start, self._label, f"{called}.label")
+        return paired._then(vertex, declared)
+
+    def _keyed(self) -> NoReturn:
+        raise self._no("map, flat_map and apply keep no state for a key")
+
+    def loop(self, body: Any, *, name: str | None = None) -> NoReturn:
+        raise self._no("a loop by key is shared by key alone")
+
+    def group(self, window: int, *, order: Any = None, undo_partial: bool = False, name: str | None = None) -> NoReturn:
+        raise self._no("a group is of the last items of a key; gather returns all that come of an item")
+
+    def _no(self, why: str) -> GraphError:
+        vertex = self._stream._vertex
+        return GraphError(
+            f"key_by after {vertex.name!r} keeps state for each label {self._label!r}, and {why}",
+            hint="Use count, reduce, fold or stateful_map; or leave label out.",
+            vertex=vertex.name,
+        )
 
 
 def _closed(head: Merge, entered: Stream[Any], result: Any) -> Stream[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Literal, NamedTuple, Protocol, TypeVar
 
 from flamecore.errors import GraphError
 from flamecore.model.hashing import refuse_unhashable, stable_hash
@@ -299,6 +299,68 @@ class Grouping(Vertex):
             raise GraphError(
                 f"the window of {self!r} is {self.window}", hint="It must be at least 1.", vertex=self.name
             )
+
+
+@dataclass(eq=False, slots=True, repr=False)
+class Label(Vertex):
+    """A vertex whose items tie together all that comes of each of them.
+
+    Its output appends a child id of its own (`flamecore.model.meta.label_code`). So the order of whatever comes of an
+    item, through any operations, routes, states and cycles, begins with that of the labelled item, and items carry
+    nothing more.
+
+    Attributes:
+        number: Number of the label in its flow.
+    """
+
+    kind: ClassVar[str] = "label"
+    appends: ClassVar[bool] = True
+
+    number: int = field(kw_only=True)
+
+
+class Labelled(NamedTuple):
+    """An item with its label.
+
+    Attributes:
+        label: The order of the labelled item.
+        payload: The payload of the item.
+        ends: Whether the item is the labelled one itself, behind all that comes of it.
+    """
+
+    label: bytes
+    payload: Any
+    ends: bool = False
+
+
+def label_key(item: Labelled) -> bytes:
+    """Return the label, as a key."""
+    return item.label
+
+
+@dataclass(eq=False, slots=True, repr=False)
+class WithLabel(Vertex):
+    """A vertex that pairs each item with the label it comes of, a `Labelled`.
+
+    Attributes:
+        label: Name of the label.
+        number: Number of the label in its flow.
+        ends: Whether its items are the labelled ones.
+    """
+
+    kind: ClassVar[str] = "with_label"
+
+    label: str = field(kw_only=True)
+    number: int = field(kw_only=True)
+    ends: bool = False
+
+    @property
+    def types(self) -> tuple[Any, ...]:
+        return (Labelled,)
+
+    def no_label(self) -> str:
+        """Return why an item fails that comes of no labelled one."""
+        return f"it comes of no item with the label {self.label!r}: leave such items out before, or label them, too"
 
 
 @dataclass(eq=False, slots=True, repr=False)

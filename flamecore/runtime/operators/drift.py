@@ -23,7 +23,7 @@ from flamecore.model.batch import Orders, Rows, children, extended, selected
 from flamecore.model.drift import Drift, route_key
 from flamecore.model.hashing import check_key
 from flamecore.model.meta import CHILD, child_codes
-from flamecore.runtime.operators.keyed_state import ABSENT, LayeredState
+from flamecore.runtime.operators.keyed_state import ABSENT, LabelledState, LayeredState
 
 _WAY_OUT: Final = CHILD[0] + CHILD[0]
 _OUTPUTS: Final = tuple([child + _WAY_OUT for child in CHILD[1:]])
@@ -74,12 +74,16 @@ class DriftOperator(StatefulOperator):
         self._name = vertex.name
         self.initial = vertex.initial
         self.advance = vertex.advance
-        self.states = LayeredState(vertex.initial, snapshots=site.snapshots)
+        self._snapshots = site.snapshots and not vertex.labelled
+        self.states = (
+            LabelledState(vertex.initial)
+            if vertex.labelled
+            else LayeredState(vertex.initial, snapshots=self._snapshots)
+        )
         self.names = self.states.names
         self.histories: dict[object, list[Entry]] = {}
         self._key_of = route_key(vertex)
         self._ident, self._emit, self._fail, self._emit_run = site.ident, site.emit, site.fail, site.emit_run
-        self._snapshots = site.snapshots
         self._notes: deque[InOrder] = deque()
         self._open: OpenNote | None = None  # the last note, while single items are added to it
         self._latest = b""  # the greatest order so far
@@ -384,6 +388,7 @@ class DriftOperator(StatefulOperator):
                 del self.histories[key]
             elif drop:
                 del history[:drop]
+        self.states.forget(before)
 
     # -- snapshots -------------------------------------------------------------------------------------------------
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 from flamecore.model.hashing import check_key
+from flamecore.model.meta import TIME_BYTES
 
 ABSENT: Final = object()
 """Marks a state that is missing in a layer, and must be looked up below."""
@@ -72,6 +73,9 @@ class LayeredState:
         else:
             self.top.pop(key, None)
 
+    def forget(self, before: bytes) -> None:
+        """Drop the states that nothing from an encoded time on needs: none, as any later item may have the key."""
+
     def cut(self, since: Mapping[object, object]) -> Mapping[object, object]:
         """Return the changes between the last cut and this one.
 
@@ -112,3 +116,31 @@ class LayeredState:
         """Load the states of a snapshot."""
         self._old.update(states)
         self.names.extend(states)
+
+
+class LabelledState(LayeredState):
+    """States by label and key, which are dropped with the label; snapshots hold none.
+
+    All that comes of a labelled item has its global time. So no state of a label is needed, here or in a snapshot, once
+    nothing of the time is to come.
+
+    Args:
+        initial: The state of a key before its first item.
+    """
+
+    def __init__(self, initial: object) -> None:
+        super().__init__(initial, snapshots=False)
+        self._by_time: dict[bytes, list[Any]] = {}  # for each time as in orders, the keys of its labels
+
+    def load(self, key: Any) -> object:
+        state = super().load(key)
+        self._by_time.setdefault(key[0][:TIME_BYTES], []).append(key)
+        return state
+
+    def forget(self, before: bytes) -> None:
+        for time in [time for time in self._by_time if time < before]:
+            for key in self._by_time.pop(time):
+                self.top.pop(key, None)
+
+    def cut(self, since: Mapping[object, object]) -> Mapping[object, object]:
+        return {}

@@ -71,7 +71,7 @@ class OrderedOperator(StatefulOperator):
         self._vertex, self._name = vertex, vertex.name
         self._key_of = vertex.route.key  # type: ignore[union-attr]  # the vertex has checked it
         self._ident, self._emit_run, self._fail = site.ident, site.emit_run, site.fail
-        self._snapshots = site.snapshots
+        self._snapshots = site.snapshots and not vertex.passing
         self._records: dict[Any, Record] = {}
         # (place, tie, key, timer) of every pending timer, and of some that are no longer
         self._timers: list[tuple[bytes, bytes, Any, Timer]] = []

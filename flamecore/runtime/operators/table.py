@@ -11,10 +11,11 @@ from typing import Final
 from flamecore.abc.operator import Build
 from flamecore.model.drift import Drift
 from flamecore.model.ordered import Marking, Ordered
-from flamecore.model.vertices import Broadcast, Grouping, KeyedLoop, Map, Merge, Sink, Vertex
+from flamecore.model.vertices import Broadcast, Grouping, KeyedLoop, Label, Map, Merge, Sink, Vertex, WithLabel
 from flamecore.runtime.operators.barrier import sink_operator
 from flamecore.runtime.operators.drift import DriftOperator
 from flamecore.runtime.operators.grouping import GroupingOperator
+from flamecore.runtime.operators.labels import LabelOperator, WithLabelOperator
 from flamecore.runtime.operators.map import BroadcastOperator, MapOperator, MergeOperator
 from flamecore.runtime.operators.marks import MarkingOperator
 from flamecore.runtime.operators.ordered import OrderedOperator
@@ -30,6 +31,8 @@ OPERATORS: Final[Operators] = {
     Grouping: GroupingOperator,
     Drift: DriftOperator,
     Marking: MarkingOperator,
+    Label: LabelOperator,
+    WithLabel: WithLabelOperator,
     Ordered: OrderedOperator,
     Sink: sink_operator,
 }

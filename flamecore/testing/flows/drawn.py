@@ -132,6 +132,7 @@ class _Drawing:
     def __init__(self, calls: Counter[str]) -> None:
         self._calls = calls
         self._fussy: Counter[str] = Counter()
+        self._open: list[str] = []  # the labels whose items are not gathered yet
 
     def draw(self, stream: Stream[Item], op: Op) -> Stream[Item]:
         """Draw one operation behind a stream of items; return a stream of items again."""
@@ -162,6 +163,11 @@ class _Drawing:
                 return self._overlapping(stream, number, *rest)
             case "by_key":
                 return self._by_key(stream, number, *rest)
+            case "scatter":
+                return self._scattered(stream, number, *rest)
+            case "of_label" if self._open:
+                keyed = stream.key_by(lambda item: item.value % number, label=self._open[-1])
+                return keyed.stateful_map(number, self._counted(kind, _spawn))
             case "count":
                 counts = stream.key_by(lambda item: (item.value % number, item.rounds)).count()
                 return counts.map(lambda pair: Item(pair[0][0] * 17 + pair[1], pair[0][1]))
@@ -189,7 +195,7 @@ class _Drawing:
             case "fussy_fold":
                 folded = keyed.fold(Item(0), self._counted(kind, _fussy_mix), name=self._name(kind))
                 return folded.map(lambda pair: pair[1])
-        assert kind == "stateful", kind
+        assert kind in ("stateful", "of_label"), kind
         return keyed.stateful_map(number, self._counted(kind, _spawn))
 
     def _overlapping(
@@ -230,6 +236,17 @@ class _Drawing:
             return self._turned(once)
 
         return stream.map(_enter(rounds)).key_by(key).loop(body).map(_leave)
+
+    def _scattered(self, stream: Stream[Item], number: int, chain: Iterable[Op]) -> Stream[Item]:
+        """Draw a label, operations on what comes of its items, and what gathers that."""
+        name = self._name("scatter")
+        self._open.append(name)
+        parts = self.chain(
+            stream.label(name).flat_map(lambda item: [item._replace(value=item.value + n) for n in range(number)]),
+            chain,
+        )
+        self._open.pop()
+        return parts.gather(name).map(lambda gathered: reduce(_mix, gathered.parts, gathered.item))
 
     def _turned(self, once: Stream[Item]) -> tuple[Stream[Item], Stream[Item]]:
         """Return the stream that goes round again, and the one that leaves.

@@ -20,7 +20,17 @@ from flamecore.model.expansion import expand
 from flamecore.model.graph import Graph
 from flamecore.model.hashing import check_key
 from flamecore.model.item import DataItem
-from flamecore.model.meta import GLOBAL_TIME_BYTES, MIN_TIME, GlobalTime, Meta, decode_time, encode_child, encode_time
+from flamecore.model.meta import (
+    GLOBAL_TIME_BYTES,
+    MIN_TIME,
+    GlobalTime,
+    Meta,
+    decode_children,
+    decode_time,
+    encode_child,
+    encode_time,
+    label_code,
+)
 from flamecore.model.ordered import (
     CLOSING,
     Marking,
@@ -39,15 +49,21 @@ from flamecore.model.vertices import (
     ByKey,
     Grouping,
     KeyedLoop,
+    Label,
+    Labelled,
     Map,
     Merge,
     Sink,
     Source,
     ToAll,
     Vertex,
+    WithLabel,
 )
 
 T = TypeVar("T")
+
+
+_KNOWN = (Source, Map, Broadcast, Merge, Grouping, Marking, Label, WithLabel, Ordered, Sink)
 
 
 class Failure(NamedTuple):
@@ -132,7 +148,7 @@ def interpret(
     """
     drawn = expand(graph)
     for vertex in drawn.vertices:
-        if not isinstance(vertex, (Source, Map, Broadcast, Merge, Grouping, Marking, Ordered, Sink)):
+        if not isinstance(vertex, _KNOWN):
             raise GraphError(
                 f"the reference interpreter does not know what {vertex!r} means",
                 hint=f"Define {type(vertex).__name__}.draw, which draws it with generic operations.",
@@ -270,6 +286,16 @@ class _Interpreter:
                 held.remove(next(output for output in held if output.order == order))
         elif isinstance(vertex, (Broadcast, Merge)):
             self.emit(vertex, order, alive, payload)
+        elif isinstance(vertex, Label):
+            self.emit(vertex, order + label_code(vertex.number), alive, payload)
+        elif isinstance(vertex, WithLabel):
+            children = Meta.decode(order).child_ids
+            number = decode_children(label_code(vertex.number))[0]
+            if number not in children:
+                return self.fail(vertex, order, alive, payload, ValueError(vertex.no_label()))
+            last = len(children) - children[::-1].index(number)
+            label = order[:GLOBAL_TIME_BYTES] + b"".join(map(encode_child, children[:last]))
+            self.emit(vertex, order, alive, Labelled(label, payload, vertex.ends))
         elif isinstance(vertex, Ordered):
             self.ordered[vertex].put(order, alive, payload)
         elif isinstance(vertex, Marking):

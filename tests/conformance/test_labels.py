@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -156,6 +157,16 @@ def test_an_item_that_comes_of_no_labelled_one_fails(workers: int) -> None:
     flow.source("more", str).map(len).merge(labelled).gather("line").sink("out")
     with pytest.raises(OperationError, match=r"'gather:line.parts' failed: .* comes of no item with the label 'line'"):
         flow.run({"lines": ["ab", "c"], "more": ["stray"]}, workers=workers)
+
+
+@pytest.mark.parametrize("build", [rejoined, searched])
+def test_a_run_goes_on_on_other_numbers_of_workers(build: Callable[[], fc.Flow], tmp_path: Path) -> None:
+    flow, state = build(), tmp_path / "state"
+    wanted = flow.run({"lines": LINES})["out"]
+    found: list[Any] = []
+    for end, workers in ((1, 2), (4, 1), (5, 4), (len(LINES), 3)):
+        found += flow.run({"lines": LINES[:end]}, workers=workers, state=state)["out"]
+    assert found == wanted
 
 
 @pytest.mark.parametrize("workers", [1, 3])

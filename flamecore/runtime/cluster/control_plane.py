@@ -89,10 +89,6 @@ class ControlledJob(Protocol):
         """Return the present epoch."""
         ...
 
-    def wake(self) -> None:
-        """Wake those that wait for a change."""
-        ...
-
     def fail(self, error: BaseException) -> None:
         """End the epoch with an error."""
         ...
@@ -150,7 +146,7 @@ class ControlPlane:
                 nodes.turn_away(sender)  # declared dead, and still alive: it has no part in this epoch
             else:
                 self._hear(message)
-                self._job.wake()
+                self.members.wake()
 
     def _come_too_late(self, sender: str, message: object, nodes: NodeManager) -> None:
         """Handle a message while the job ends.
@@ -182,7 +178,7 @@ class ControlPlane:
             nodes.turn_away(address)
         else:
             self._welcome(address, node, nodes)
-            self._job.wake()
+            self.members.wake()
 
     def _reached(self, address: str, task: asyncio.Task[None]) -> None:
         del self._coming[address]
@@ -294,7 +290,7 @@ class ControlPlane:
         """
         self.members.leave(name)
         if self._nodes is None or self._nodes.is_expected_to_end(name):
-            return self._job.wake()
+            return self.members.wake()
         tail = "".join(f"\n    {line}" for line in lines[-8:])
         text = f"{name} {what}" + (f"; its last lines:{tail}" if tail else "")
         hint = "The job has ended. Everything delivered so far is right; run it again."

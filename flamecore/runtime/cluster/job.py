@@ -33,7 +33,7 @@ from flamecore.runtime.cluster.context import JobContext
 from flamecore.runtime.cluster.control_plane import ControlPlane
 from flamecore.runtime.cluster.lease import Lease
 from flamecore.runtime.cluster.membership import Membership
-from flamecore.runtime.cluster.nodes import NodeManager, Rendezvous, required_nodes
+from flamecore.runtime.cluster.nodes import NodeManager
 from flamecore.runtime.cluster.placement import SUPERVISOR, TOKEN
 from flamecore.runtime.cluster.reconfiguration import Reconfiguration
 from flamecore.runtime.cluster.restart_policy import RestartPolicy
@@ -75,12 +75,6 @@ class ClusterJob(AnyJob):
         self._load_version = load_version
         self._members = Membership(CONTROL)
         self._control_plane = ControlPlane(self._members, self)
-        self._rendezvous = Rendezvous(
-            self._deploy,
-            lambda: self._nodes.describe_joined(self._context),
-            lambda name: self._nodes.declare_dead(name),
-        )
-        self.wait_until = self._rendezvous.wait_until
         self._status = JobStatus(self.id, self._members)
         self._epochs = 0
         self._restart_policy = RestartPolicy(self._deploy.restarts, self._deploy.restart_window_s)
@@ -160,8 +154,9 @@ class ClusterJob(AnyJob):
         host = self._status.host = self._spec.host(
             self._control_plane.died, self._end, lambda: dict(self.stats().rows())
         )
-        nodes = self._nodes = NodeManager(members, host, sender, None if self._deploy.start == "join" else bootstrap)
-        self._reconfiguration = Reconfiguration(self, context, nodes, self._load_version)
+        started_here = None if self._deploy.start == "join" else bootstrap
+        nodes = self._nodes = NodeManager(members, context, host, sender, started_here)
+        self._reconfiguration = Reconfiguration(nodes, self._load_version)
         self._downtime = Downtime(self.id, self._reconfiguration.done)
         stack.push_async_callback(self._end_rest)
         control_plane = self._control_plane
@@ -237,13 +232,17 @@ class ClusterJob(AnyJob):
                 return await self._live(epoch)
             except ReconfigureSignal:
                 self._downtime.begin()
-                await self._reconfiguration.apply(epoch)
+                await self._halt(epoch)
+                await self._reconfiguration.apply()
             except FaultError as fault:
-                if not await self._reconfiguration.roll_back(fault.error, epoch):
+                if self._reconfiguration.on_trial:
+                    await self._roll_back(epoch, fault.error)
+                else:
                     await self._recover(epoch, fault)
             except FlameError as error:
-                if not await self._reconfiguration.roll_back(error, epoch):
+                if not self._reconfiguration.on_trial:
                     raise
+                await self._roll_back(epoch, error)
 
     async def _live(self, epoch: Epoch) -> None:
         """Run one epoch, which may last to the end of the job.
@@ -255,17 +254,17 @@ class ClusterJob(AnyJob):
         """
         context, nodes, members = self._context, self._nodes, self._members
         members.begin_epoch()
-        count_of = required_nodes(context.plan, context.spec)
+        count_of = nodes.required
         await nodes.start_missing(count_of)
-        await self.wait_until(
+        await nodes.wait_until(
             lambda: all(len(members.named(role)) >= count for role, count in count_of.items()),
             epoch,
             "joined",
             lambda: nodes.late,
         )
-        assigned = nodes.assign(context, epoch.name)
+        assigned = nodes.assign(epoch.name)
         self._status.publish(self._lease, context.plan)
-        await self.wait_until(
+        await nodes.wait_until(
             lambda: members.opened >= assigned, epoch, "opened what they read", lambda: assigned - members.opened
         )
         # The sources are open, so no sink replaces its output in vain.
@@ -277,7 +276,7 @@ class ClusterJob(AnyJob):
             nodes.tell(name, Load(history.resume() if history is not None else None))
         acker = context.spec.acker(acker_plan(context.plan)) if self._deploy.acker == "supervisor" else None
         await epoch.open(context.sinks, context.delivered_up_to, history, acker=acker)
-        await self.wait_until(
+        await nodes.wait_until(
             lambda: members.ready >= assigned, epoch, "loaded their state", lambda: assigned - members.ready
         )
         if self._epochs == 1:
@@ -294,6 +293,12 @@ class ClusterJob(AnyJob):
         await epoch.outcome
         await epoch.aclose()
 
+    async def _roll_back(self, epoch: Epoch, error: FlameError) -> None:
+        """Go back to the former version, as the new one could not start."""
+        if epoch.plan.graph is self._context.graph:  # otherwise it was halted for the new one
+            await self._halt(epoch)
+        await self._reconfiguration.roll_back(error)
+
     async def _recover(self, epoch: Epoch, fault: FaultError) -> None:
         """End the epoch, and find the starting point of the next one.
 
@@ -308,14 +313,14 @@ class ClusterJob(AnyJob):
         self._restart_policy.note(fault.error)
         logger().warning(events.JOB_FAULTED, job=self.id, what=fault.error.what, faults=self._restart_policy.faults)
         self._reconfiguration.refuse("the job has met a fault meanwhile; try again")
-        await self.halt(epoch)
+        await self._halt(epoch)
         if fault.blob and not history.refuse(fault.blob):
             raise fault.error
         fruitless = not epoch.moved.is_set() and now < epoch.created + MOVE_S
         await asyncio.sleep(self._restart_policy.pause_s(fruitless=fruitless))
         await self._context.rewind()
 
-    async def halt(self, epoch: Epoch) -> None:
+    async def _halt(self, epoch: Epoch) -> None:
         """End an epoch on all nodes; declare dead those that do not halt in time."""
         members, nodes = self._members, self._nodes
         if self._ruin is None:
@@ -329,7 +334,7 @@ class ClusterJob(AnyJob):
             async with asyncio.timeout(self._deploy.stop_timeout_s):
                 while not members.halted >= survivors & set(members.parts):
                     self._check()
-                    await self._rendezvous.change()
+                    await members.change()
         except TimeoutError:
             for name in survivors - members.halted:
                 nodes.declare_dead(name)
@@ -348,17 +353,13 @@ class ClusterJob(AnyJob):
         if isinstance(message, Join) and message.role == "observer":
             self._nodes.answer(client, Status(self.described()))
         elif isinstance(message, Rescale | Upgrade):
-            self._background.keep(asyncio.create_task(self._reconfiguration.asked(client, message)))
-
-    def wake(self) -> None:
-        """Wake those that wait for a change."""
-        self._rendezvous.wake()
+            self._background.keep(asyncio.create_task(self._reconfiguration.asked(client, message, self.epoch)))
 
     def fail(self, error: BaseException) -> None:
         """End the epoch with an error; the first one counts."""
         if self.epoch is not None:
             self.epoch.fail(error)
-        self.wake()
+        self._members.wake()
 
     def _lost(self, location: str, error: Exception) -> None:
         if not location:
@@ -371,7 +372,7 @@ class ClusterJob(AnyJob):
 
     def _end(self, error: BaseException) -> None:
         super()._end(error)
-        self.wake()
+        self._members.wake()
 
 
 async def _cancelled(task: asyncio.Task[object]) -> None:

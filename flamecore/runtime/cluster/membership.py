@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Awaitable
 
 from flamecore.errors import PeerGoneError
 from flamecore.model.messages import Join
@@ -34,6 +36,7 @@ class Membership:
         self.locations: dict[str, str] = {}
         self._address = address
         self._heard: dict[str, float] = {}
+        self._changed = asyncio.Event()
 
     def join(self, node: Join, address: str) -> None:
         """Add a node.
@@ -53,6 +56,18 @@ class Membership:
         for names in (self.opened, self.ready, self.halted):
             names.discard(name)
         return self.nodes.pop(name, None)
+
+    def wake(self) -> None:
+        """Wake all that wait for a change.
+
+        Each change has an event of its own, so that no waiter can take it from another.
+        """
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def change(self) -> Awaitable[object]:
+        """Return an awaitable of the next change, from this moment on."""
+        return self._changed.wait()
 
     def hear(self, name: str) -> None:
         """Note that a node has sent a message."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -20,8 +20,14 @@ from flamecore.runtime.engine.planning import acker_plan
 from flamecore.runtime.tasks.sender import Sender
 
 if TYPE_CHECKING:
-    from flamecore.abc.config import DeployTable
     from flamecore.runtime.config.job_spec import JobSpec
+
+
+_START_HINT: Final = "Look at the workers' log lines above; each must reach the supervisor and import the flow."
+_JOIN_HINT: Final = (
+    "flamestream check says the commands that start them; each must reach the supervisor and import the flow, and says "
+    "where it was started what keeps it. deploy.start_timeout_s is how long they may take."
+)
 
 
 class NodeManager:
@@ -29,6 +35,7 @@ class NodeManager:
 
     Args:
         members: The nodes that have joined.
+        context: The job's context, with its plan.
         host: The host that starts nodes.
         sender: The control's sender.
         bootstrap: Values that a node started by the host needs to join; None: nodes are started elsewhere.
@@ -38,9 +45,15 @@ class NodeManager:
     """
 
     def __init__(
-        self, members: Membership, host: NodeHost, sender: Sender, bootstrap: Mapping[str, object] | None
+        self,
+        members: Membership,
+        context: JobContext,
+        host: NodeHost,
+        sender: Sender,
+        bootstrap: Mapping[str, object] | None,
     ) -> None:
         self.members = members
+        self.context = context
         self.host = host
         self.sender = sender
         self.bootstrap = bootstrap
@@ -89,13 +102,14 @@ class NodeManager:
                 raise FaultError(JobError(f"{names} cannot be started: {error}", hint=hint)) from error
         return frozenset(slot.name for slot in slots)
 
-    def assign(self, context: JobContext, epoch: str) -> set[str]:
+    def assign(self, epoch: str) -> set[str]:
         """Send every node its parts, and the places of all parts.
 
         Returns:
             Names of the nodes that have parts.
         """
-        members, plan, config = self.members, context.plan, context.spec.config
+        members, context = self.members, self.context
+        plan, config = context.plan, context.spec.config
         trackers = context.spec.acker(acker_plan(plan)).trackers
         hosts = members.hosts = placed(config, trackers, plan.rears, members.named("worker"), members.named("acker"))
         locations = {SUPERVISOR: members.locations[CONTROL]}
@@ -119,14 +133,6 @@ class NodeManager:
             self.tell(name, assignment)
         return assigned
 
-    def describe_joined(self, context: JobContext) -> str:
-        """Return the nodes that have joined, of how many, in words."""
-        counts = ((role, count) for role, count in required_nodes(context.plan, context.spec).items() if count)
-        return "; ".join(
-            f"of {count} {role}{'s' * (count > 1)}: {', '.join(self.members.named(role)) or 'none'}"
-            for role, count in counts
-        )
-
     @property
     def late(self) -> list[str]:
         """Return the names of the processes that run and have not joined."""
@@ -135,6 +141,59 @@ class NodeManager:
     def is_expected_to_end(self, name: str) -> bool:
         """Return whether the end of a process is no loss."""
         return self.leaving or name in self._condemned or name in self.members.standby
+
+    @property
+    def required(self) -> dict[str, int]:
+        """Return the number of nodes that each role needs."""
+        return required_nodes(self.context.plan, self.context.spec)
+
+    async def wait_until(
+        self, condition: Callable[[], bool], epoch: Epoch, what: str, late: Callable[[], Iterable[str]] = tuple
+    ) -> None:
+        """Wait for all nodes, or for the epoch to end.
+
+        Args:
+            condition: Returns whether all nodes have done it.
+            epoch: The present epoch.
+            what: The verb phrase that the error says they have not done.
+            late: Returns the names of the nodes that have not done it.
+
+        Raises:
+            JobError: It takes too long, and no node is late.
+            FaultError: It takes too long: the late nodes were declared dead.
+        """
+        deploy, members = self.context.spec.config.deploy, self.members
+        timeout_s = deploy.start_timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not condition():
+                    if epoch.outcome.done():
+                        await epoch.outcome
+                    changed = asyncio.ensure_future(members.change())
+                    ends = () if epoch.outcome.done() else (epoch.outcome,)  # an epoch that has ended well ends no wait
+                    try:
+                        await asyncio.wait((changed, *ends), return_when=asyncio.FIRST_COMPLETED)
+                    finally:
+                        changed.cancel()
+        except TimeoutError:
+            error = JobError(
+                f"after {timeout_s:g} s not all workers have {what} ({self._describe_joined()})",
+                hint=_JOIN_HINT if deploy.start == "join" else _START_HINT,
+            )
+            stuck = sorted(late())
+            if not stuck:
+                raise error from None
+            for name in stuck:
+                self.declare_dead(name)
+            raise FaultError(error) from None
+
+    def _describe_joined(self) -> str:
+        """Return the nodes that have joined, of how many, in words."""
+        return "; ".join(
+            f"of {count} {role}{'s' * (count > 1)}: {', '.join(self.members.named(role)) or 'none'}"
+            for role, count in self.required.items()
+            if count
+        )
 
     # -- commands --------------------------------------------------------------------------------------------------
 
@@ -226,77 +285,3 @@ def required_nodes(plan: Plan, spec: JobSpec) -> dict[str, int]:
     """Return the number of nodes that each role needs."""
     own = spec.config.deploy.acker == "own"
     return {"worker": plan.workers, "acker": spec.acker(acker_plan(plan)).trackers if own else 0}
-
-
-_START_HINT: Final = "Look at the workers' log lines above; each must reach the supervisor and import the flow."
-_JOIN_HINT: Final = (
-    "flamestream check says the commands that start them; each must reach the supervisor and import the flow, and says "
-    "where it was started what keeps it. deploy.start_timeout_s is how long they may take."
-)
-
-
-class Rendezvous:
-    """The rendezvous of nodes: waits that every change wakes.
-
-    Args:
-        deploy: Settings of the start, with its limit.
-        describe_joined: Returns the nodes that are there and that are missing, in words.
-        declare_dead: Declares a node dead, by name.
-    """
-
-    def __init__(
-        self, deploy: DeployTable, describe_joined: Callable[[], str], declare_dead: Callable[[str], None]
-    ) -> None:
-        self._deploy, self._describe_joined, self._declare_dead = deploy, describe_joined, declare_dead
-        self._changed = asyncio.Event()
-
-    def wake(self) -> None:
-        """Wake all that wait for a change.
-
-        Each change has an event of its own, so that no waiter can take it from another.
-        """
-        self._changed.set()
-        self._changed = asyncio.Event()
-
-    def change(self) -> Awaitable[object]:
-        """Return an awaitable of the next change, from this moment on."""
-        return self._changed.wait()
-
-    async def wait_until(
-        self, condition: Callable[[], bool], epoch: Epoch, what: str, late: Callable[[], Iterable[str]] = tuple
-    ) -> None:
-        """Wait for all nodes, or for the epoch to end.
-
-        Args:
-            condition: Returns whether all nodes have done it.
-            epoch: The present epoch.
-            what: The verb phrase that the error says they have not done.
-            late: Returns the names of the nodes that have not done it.
-
-        Raises:
-            JobError: It takes too long, and no node is late.
-            FaultError: It takes too long: the late nodes were declared dead.
-        """
-        timeout_s = self._deploy.start_timeout_s
-        try:
-            async with asyncio.timeout(timeout_s):
-                while not condition():
-                    if epoch.outcome.done():
-                        await epoch.outcome
-                    changed = asyncio.ensure_future(self.change())
-                    ends = () if epoch.outcome.done() else (epoch.outcome,)  # an epoch that has ended well ends no wait
-                    try:
-                        await asyncio.wait((changed, *ends), return_when=asyncio.FIRST_COMPLETED)
-                    finally:
-                        changed.cancel()
-        except TimeoutError:
-            error = JobError(
-                f"after {timeout_s:g} s not all workers have {what} ({self._describe_joined()})",
-                hint=_JOIN_HINT if self._deploy.start == "join" else _START_HINT,
-            )
-            stuck = sorted(late())
-            if not stuck:
-                raise error from None
-            for name in stuck:
-                self._declare_dead(name)
-            raise FaultError(error) from None

@@ -8,16 +8,15 @@ have waited, and go on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from flamecore.errors import FlameError, JobError
 from flamecore.model.failure import describe
 from flamecore.model.hashing import owners
 from flamecore.model.messages import Refusal, Rescale, Status, Stop, Upgrade
-from flamecore.runtime.cluster.context import JobContext
 from flamecore.runtime.cluster.control_plane import ENDED
 from flamecore.runtime.cluster.nodes import NodeManager, required_nodes
 from flamecore.runtime.cluster.upgrade import FlowVersion, sinks_that_stay
@@ -33,25 +32,6 @@ _TRIES: Final = 3
 """Most starts of processes for another version of the flow, if they die before they have joined."""
 
 _FAULT: Final = "the job has met a fault meanwhile"
-
-
-class EpochRunner(Protocol):
-    """The job that runs the epochs."""
-
-    @property
-    def epoch(self) -> Epoch | None:
-        """Return the present epoch."""
-        ...
-
-    async def halt(self, epoch: Epoch) -> None:
-        """End an epoch on all nodes."""
-        ...
-
-    async def wait_until(
-        self, condition: Callable[[], bool], epoch: Epoch, what: str, late: Callable[[], Iterable[str]] = ...
-    ) -> None:
-        """Wait for nodes."""
-        ...
 
 
 def _forget(importing: asyncio.Future[FlowVersion]) -> None:
@@ -84,22 +64,17 @@ class Reconfiguration:
     """The reconfiguration of a job on request of clients.
 
     Args:
-        runner: The job, which runs the epochs.
-        context: The context that changes.
-        nodes: The job's processes.
+        nodes: The job's processes, with the context that changes.
         load_version: Makes the version to switch to (`flamecore.runtime.cluster.upgrade.load_version`).
     """
 
     def __init__(
         self,
-        runner: EpochRunner,
-        context: JobContext,
         nodes: NodeManager,
         load_version: Callable[[JobSpec, Upgrade], FlowVersion],
     ) -> None:
-        self._runner = runner
-        self._context = context
         self._nodes = nodes
+        self._context = nodes.context
         self._members = nodes.members
         self._load_version = load_version
         self._request: _Request | None = None
@@ -107,17 +82,22 @@ class Reconfiguration:
 
     # -- while the job runs ----------------------------------------------------------------------------------------
 
-    async def asked(self, client: str, message: Rescale | Upgrade) -> None:
+    async def asked(self, client: str, message: Rescale | Upgrade, epoch: Epoch | None) -> None:
         """Serve a request; if that fails, tell its client, and let the job go on.
+
+        Args:
+            client: Address of the client.
+            message: The request.
+            epoch: The present epoch, if there is one.
 
         Raises:
             Exception: An unexpected error, which the client is told, too.
         """
         work: Awaitable[None]
         if isinstance(message, Rescale):
-            work = self._rescale(client, message.workers)
+            work = self._rescale(client, message.workers, epoch)
         else:
-            work = self._upgrade(client, message)
+            work = self._upgrade(client, message, epoch)
         try:
             await work
         except FaultError as error:  # its own text and hint say that the job has ended, and it has not
@@ -134,22 +114,20 @@ class Reconfiguration:
         else:
             self._nodes.answer(client, Refusal(why))
 
-    async def _rescale(self, client: str, workers: int) -> None:
+    async def _rescale(self, client: str, workers: int, present: Epoch | None) -> None:
         """Prepare another number of workers, from a snapshot that is taken now."""
         try:
             owners(workers)
         except ValueError as error:
             return self._nodes.answer(client, Refusal(str(error)))
         request = _Request(client, workers)
-        epoch = self._accept(request)
+        epoch = self._accept(request, present)
         if epoch is None:
             return None
         # New nodes start before the pause, so that the pause is short.
-        context, members = self._context, self._members
-        await self._nodes.start_missing({**required_nodes(context.plan, context.spec), "worker": workers})
-        await self._runner.wait_until(
-            lambda: len(members.named("worker")) >= workers or epoch.outcome.done(), epoch, "joined"
-        )
+        members, nodes = self._members, self._nodes
+        await nodes.start_missing({**nodes.required, "worker": workers})
+        await nodes.wait_until(lambda: len(members.named("worker")) >= workers or epoch.outcome.done(), epoch, "joined")
         if epoch.outcome.done():
             return self.refuse(ENDED)
         await epoch.commit()
@@ -157,14 +135,14 @@ class Reconfiguration:
             epoch.fail(ReconfigureSignal())
         return None
 
-    async def _upgrade(self, client: str, asked: Upgrade) -> None:
+    async def _upgrade(self, client: str, asked: Upgrade, present: Epoch | None) -> None:
         """Prepare another version of the flow.
 
         It begins where the former one has finished everything that it has read.
         """
         context, members = self._context, self._members
         request = _Request(client, context.settings.workers)
-        epoch = self._accept(request)
+        epoch = self._accept(request, present)
         if epoch is None:
             return None
         if self._importing is not None:  # for another request, which was refused meanwhile
@@ -210,13 +188,12 @@ class Reconfiguration:
                 hint="Does one of its modules wait for something? deploy.start_timeout_s says how long it may take.",
             )
 
-    def _accept(self, request: _Request) -> Epoch | None:
+    def _accept(self, request: _Request, epoch: Epoch | None) -> Epoch | None:
         """Accept a request, if the job can be changed and no other change is under way.
 
         Returns:
             The present epoch; None: the request was refused, and its client has been told.
         """
-        epoch = self._runner.epoch
         text = ""
         if self._context.history is None:
             text = "the job keeps no state, so it cannot be changed while it runs; configure [state]"
@@ -232,7 +209,7 @@ class Reconfiguration:
         """Return whether a request can still be served; tell its client if not."""
         if self._request is not request:
             return False
-        if epoch is not self._runner.epoch or epoch.outcome.done() or not epoch.begun:
+        if epoch.outcome.done() or not epoch.begun:
             self.refuse(f"{_FAULT}, or ends; try again")
             return False
         return True
@@ -273,7 +250,7 @@ class Reconfiguration:
         for _ in range(_TRIES):  # one may die before it has joined
             fresh -= gone()
             fresh |= await nodes.start_missing(count_of, beside=old)
-            await self._runner.wait_until(lambda: not missing() or bool(gone()), epoch, "joined", missing)
+            await nodes.wait_until(lambda: not missing() or bool(gone()), epoch, "joined", missing)
             if not gone():
                 return
         raise JobError(f"new worker processes have died {_TRIES} times before they joined")
@@ -291,19 +268,18 @@ class Reconfiguration:
 
     # -- between two epochs ----------------------------------------------------------------------------------------
 
-    async def apply(self, epoch: Epoch) -> None:
-        """End the epoch, and apply the request."""
+    async def apply(self) -> None:
+        """Apply the request, as the epoch has ended for it."""
         request = self._request
-        await self._runner.halt(epoch)
         if request is None:  # refused when the fronts were stopping: they go on as they were
             return await self._context.rewind()
         request.applied = True
         if request.version is not None:
-            return await self._apply_version(request, request.version, epoch)
+            return await self._apply_version(request, request.version)
         self._nodes.dismiss(self._members.named("worker")[request.workers :])
         return await self._context.rescale(request.workers)
 
-    async def _apply_version(self, request: _Request, version: FlowVersion, epoch: Epoch) -> None:
+    async def _apply_version(self, request: _Request, version: FlowVersion) -> None:
         """Switch to another version.
 
         The nodes of the former one are on standby until it runs.
@@ -321,28 +297,27 @@ class Reconfiguration:
                 await accept(context.history.store, context.history.identity, context.graph, version.plan.loss)
             await context.rescan()
         except FlameError as error:
-            if not await self.roll_back(error, epoch):
-                raise
+            await self.roll_back(error)
 
-    async def roll_back(self, error: FlameError, epoch: Epoch) -> bool:
-        """Go back to the former version, as the new one could not start.
+    @property
+    def on_trial(self) -> bool:
+        """Return whether another version is being started, and the former one waits."""
+        return self._request is not None and self._request.former is not None
+
+    async def roll_back(self, error: FlameError) -> None:
+        """Go back to the former version, as the new one could not start; see `on_trial`.
 
         The nodes of the former version have waited.
 
         Args:
             error: The reason.
-            epoch: The present epoch.
-
-        Returns:
-            Whether there was a version to go back to.
         """
         request, context = self._request, self._context
-        if request is None or request.former is None or request.version is None:
-            return False
+        assert request is not None
+        assert request.former is not None
+        assert request.version is not None
         assert context.history is not None
         former, code, place, former_nodes = request.former
-        if epoch.plan.graph is context.graph:
-            await self._runner.halt(epoch)
         await context.close_sinks(sinks_that_stay(former, context.spec))
         request.version.forget()
         # Sinks that were closed are made again; the others are still those of the former version.
@@ -356,7 +331,6 @@ class Reconfiguration:
         self._request = None
         text = f"the new version could not start, and the job goes on with the former: {error}"
         self._nodes.answer(request.client, Refusal(text))
-        return True
 
     def commit(self) -> None:
         """Make the change final, as all nodes have loaded their state."""

@@ -14,7 +14,8 @@ def test_a_joined_node_that_died_while_idle_gets_parts_when_it_returns() -> None
     members, sent = Membership("job"), list[Any]()
     host: Any = SimpleNamespace(release=lambda _: None)
     sender: Any = SimpleNamespace(send=lambda to, message: sent.append((to, message)))
-    nodes = NodeManager(members, host, sender, None)
+    context: Any = None
+    nodes = NodeManager(members, context, host, sender, None)
     a, b = (Join(name, "worker", f"at-{name}", 1, "1.0") for name in ("a", "b"))
     members.join(a, "node/a.1")
     members.join(b, "node/b.1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,10 @@ from flamecore.runtime.engine.epoch import ReconfigureSignal
 class Nodes:
     """A manager of two workers; others come when they are let."""
 
+    required: Mapping[str, int] = {"worker": 2, "acker": 0}
+
     def __init__(self) -> None:
+        self.context = Context()
         self.answers: list[Any] = []
         self.names = ["worker-0", "worker-1"]
         self.members = SimpleNamespace(named=lambda _: self.names, standby=set())
@@ -30,6 +34,9 @@ class Nodes:
         await self.come.wait()
         self.names = [f"worker-{number}" for number in range(required["worker"])]
 
+    async def wait_until(self, condition: Any, *_: Any) -> None:
+        assert condition()
+
     def dismiss(self, names: list[str]) -> None:
         assert not names
 
@@ -37,35 +44,23 @@ class Nodes:
         assert not self.members.standby
 
 
-class Runner:
-    def __init__(self) -> None:
-        self.epoch: Any = self.new_epoch(2)
+def new_epoch(workers: int) -> Any:
+    outcome = asyncio.get_running_loop().create_future()
 
-    def new_epoch(self, workers: int) -> Any:
-        outcome = asyncio.get_running_loop().create_future()
+    async def commit() -> None:
+        return
 
-        async def commit() -> None:
-            return
-
-        return SimpleNamespace(
-            outcome=outcome,
-            begun=True,
-            commit=commit,
-            fail=outcome.set_exception,
-            plan=SimpleNamespace(workers=workers),
-        )
-
-    async def wait_until(self, condition: Any, *_: Any) -> None:
-        assert condition()
-
-    async def halt(self, epoch: Any) -> None:
-        assert isinstance(epoch.outcome.exception(), ReconfigureSignal)
+    return SimpleNamespace(
+        outcome=outcome,
+        begun=True,
+        commit=commit,
+        fail=outcome.set_exception,
+        plan=SimpleNamespace(workers=workers),
+    )
 
 
 class Context:
     history = object()
-    plan = SimpleNamespace(workers=2)
-    spec = SimpleNamespace(config=SimpleNamespace(deploy=SimpleNamespace(acker="worker")))
     workers = 2
 
     def __init__(self) -> None:
@@ -80,17 +75,18 @@ class Context:
 
 def test_a_request_during_a_fault_is_not_answered_as_done() -> None:
     async def run() -> None:
-        nodes, runner, context = Nodes(), Runner(), Context()
-        reconfiguration: Any = Reconfiguration(runner, context, nodes, None)  # type: ignore[arg-type]
-        asking = asyncio.create_task(reconfiguration.asked("client/a", Rescale(3)))
+        nodes, epoch = Nodes(), new_epoch(2)
+        reconfiguration: Any = Reconfiguration(nodes, None)  # type: ignore[arg-type]
+        asking = asyncio.create_task(reconfiguration.asked("client/a", Rescale(3), epoch))
         await asyncio.wait_for(nodes.asked.wait(), 5)
-        assert not reconfiguration.done(runner.epoch, 500.0), "it has recovered"
+        assert not reconfiguration.done(epoch, 500.0), "it has recovered"
         assert nodes.answers == []
         nodes.come.set()
         await asking
-        await reconfiguration.apply(runner.epoch)
-        assert context.workers == 3
-        assert reconfiguration.done(runner.new_epoch(3), 200.0)
+        assert isinstance(epoch.outcome.exception(), ReconfigureSignal)
+        await reconfiguration.apply()
+        assert nodes.context.workers == 3
+        assert reconfiguration.done(new_epoch(3), 200.0)
         assert nodes.answers == [("client/a", Status({"workers": 3, "pause_ms": 200.0}))]
 
     asyncio.run(run())
@@ -104,12 +100,12 @@ def test_an_unexpected_error_is_answered_too() -> None:
             raise KeyError(required["worker"])
 
     async def run() -> None:
-        nodes, runner = Broken(), Runner()
-        reconfiguration: Any = Reconfiguration(runner, Context(), nodes, None)  # type: ignore[arg-type]
+        nodes, epoch = Broken(), new_epoch(2)
+        reconfiguration: Any = Reconfiguration(nodes, None)  # type: ignore[arg-type]
         with pytest.raises(KeyError):
-            await reconfiguration.asked("client/a", Rescale(3))
+            await reconfiguration.asked("client/a", Rescale(3), epoch)
         assert nodes.answers == [("client/a", Refusal("it has failed: KeyError: 3"))]
-        assert not reconfiguration.done(runner.epoch, 200.0)
+        assert not reconfiguration.done(epoch, 200.0)
 
     asyncio.run(run())
 
@@ -118,11 +114,10 @@ def test_an_epoch_may_end_for_a_change_refused_meanwhile() -> None:
     """Some fronts were told to stop for another version before somebody was found to be gone."""
 
     async def run() -> None:
-        runner, context = Runner(), Context()
-        reconfiguration: Any = Reconfiguration(runner, context, Nodes(), None)  # type: ignore[arg-type]
-        runner.epoch.fail(ReconfigureSignal())
-        await reconfiguration.apply(runner.epoch)
-        assert context.rewound == 1
-        assert not reconfiguration.done(runner.new_epoch(2), 200.0)
+        nodes = Nodes()
+        reconfiguration: Any = Reconfiguration(nodes, None)  # type: ignore[arg-type]
+        await reconfiguration.apply()
+        assert nodes.context.rewound == 1
+        assert not reconfiguration.done(new_epoch(2), 200.0)
 
     asyncio.run(run())

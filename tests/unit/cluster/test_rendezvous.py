@@ -1,4 +1,4 @@
-"""The rendezvous wakes all that wait, also where several wait at once."""
+"""A change of the membership wakes all that wait, also where several wait at once."""
 
 from __future__ import annotations
 
@@ -7,24 +7,27 @@ from types import SimpleNamespace
 from typing import Any
 
 from flamecore.abc.config import DeployTable
-from flamecore.runtime.cluster.nodes import Rendezvous
+from flamecore.runtime.cluster.membership import Membership
+from flamecore.runtime.cluster.nodes import NodeManager
 
 
 def test_a_change_is_taken_only_by_its_own_waiter() -> None:
     """One who has just begun to wait must be told of what changes before another begins to."""
 
     async def run() -> None:
-        rendezvous = Rendezvous(DeployTable(on="processes", start_timeout_s=5.0), str, lambda name: None)
+        deploy, members, nobody = DeployTable(on="processes", start_timeout_s=5.0), Membership("job"), SimpleNamespace()
+        context: Any = SimpleNamespace(spec=SimpleNamespace(config=SimpleNamespace(deploy=deploy)))
+        nodes: Any = NodeManager(members, context, nobody, nobody, None)  # type: ignore[arg-type]
         epoch: Any = SimpleNamespace(outcome=asyncio.get_running_loop().create_future())
         come: list[str] = []
 
         async def comes(name: str) -> None:
             come.append(name)
-            rendezvous.wake()
+            members.wake()
 
-        one = asyncio.create_task(rendezvous.wait_until(lambda: "one" in come, epoch, "joined"))
+        one = asyncio.create_task(nodes.wait_until(lambda: "one" in come, epoch, "joined"))
         first = asyncio.create_task(comes("one"))
-        other = asyncio.create_task(rendezvous.wait_until(lambda: "other" in come, epoch, "joined"))
+        other = asyncio.create_task(nodes.wait_until(lambda: "other" in come, epoch, "joined"))
         await asyncio.wait((one,), timeout=2)
         assert one.done()
         await first

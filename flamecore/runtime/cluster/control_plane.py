@@ -1,4 +1,7 @@
-"""The control plane: messages of nodes and clients in, and lost nodes noticed.
+"""The control plane: messages of nodes and clients in, events out.
+
+It notes in the membership what nodes say of themselves, and sends nothing. An event is a value in a queue, and the job
+acts on it.
 
 A node is gone when its process has ended, when its connection is lost, when others cannot reach it, or when it has been
 silent for long. The first of these counts.
@@ -9,15 +12,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import Any, Final, Protocol
+from dataclasses import dataclass
+from typing import Any, Final, Literal
 
 import msgspec
 
-from flamecore import events
-from flamecore._version import __version__
+from flamecore.abc.transport import Endpoint
 from flamecore.errors import FlameError, JobError, TransportError
-from flamecore.logs import logger
 from flamecore.model.messages import (
     CONTROL,
     Halted,
@@ -27,29 +28,19 @@ from flamecore.model.messages import (
     NodeReport,
     Opened,
     Ready,
-    Refusal,
     Rescale,
     Upgrade,
-    Welcome,
 )
 from flamecore.runtime.cluster.membership import Membership
-from flamecore.runtime.cluster.nodes import NodeManager
-from flamecore.runtime.engine.epoch import Epoch, FaultError
+from flamecore.runtime.engine.epoch import FaultError
 from flamecore.runtime.parts.counters import NodeStats
 from flamecore.runtime.tasks.door import Door, Fits, anything
 
 ENDED: Final = "the job has come to its end"
 """The answer to clients that come too late."""
 
-_REPLACED: Final = (
-    "another process has joined by the name of {name}; processes that run together need names of their own"
-)
-
 _CONFIG_BYTES: Final = 2**20
 """Longest configuration that a client may send: what it holds takes many times as much."""
-
-_GRACE_S: Final = 0.5
-"""Longest wait for a lost process to be found dead, so that its last words are reported."""
 
 _FAULTS: Final = frozenset(
     ("PeerGoneError", "SendTimeout", "TransportClosedError", "ConnectError", "FrameError", "CorruptError")
@@ -76,26 +67,47 @@ _OF_NODES: Final[Mapping[type, Fits]] = {
 """The messages of clients, and those of nodes."""
 
 
-class ControlledJob(Protocol):
-    """The job that acts on what the control plane hears."""
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A message of a client, or of a process that is no node of the job, or not yet."""
 
-    @property
-    def id(self) -> str:
-        """Return the id of the job."""
-        ...
+    address: str
+    message: object
 
-    @property
-    def epoch(self) -> Epoch | None:
-        """Return the present epoch."""
-        ...
 
-    def fail(self, error: BaseException) -> None:
-        """End the epoch with an error."""
-        ...
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The loss of a node.
 
-    def serve(self, client: str, message: object) -> None:
-        """Serve a client that has joined, or sent a request."""
-        ...
+    Attributes:
+        name: Name of the node.
+        how: Its process has ended ("died"), or is being ended ("left"); nothing was heard of it ("silent"), or its
+            connection is lost ("cut").
+        error: The same for people.
+        location: Location of its process, if its connection is lost.
+    """
+
+    name: str
+    how: Literal["died", "left", "silent", "cut"]
+    error: FlameError
+    location: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """An error that ends the epoch.
+
+    Attributes:
+        error: The error; a `FaultError` if another epoch may follow.
+        unreachable: Name of the node that another one cannot reach, if that is it.
+    """
+
+    error: BaseException
+    unreachable: str = ""
+
+
+Event = Said | Lost | Failed
+"""What a job is to act on. All other messages change the membership alone."""
 
 
 class ControlPlane:
@@ -103,164 +115,67 @@ class ControlPlane:
 
     Args:
         members: The nodes that have joined.
-        job: The job that acts on the messages.
+
+    Attributes:
+        events: The events that the job has not acted on yet.
+        door: The filter of messages.
     """
 
-    def __init__(self, members: Membership, job: ControlledJob) -> None:
+    def __init__(self, members: Membership) -> None:
         self.members = members
-        self._job = job
-        self._nodes: NodeManager | None = None
-        self._coming: dict[str, asyncio.Task[None]] = {}
+        self.events: asyncio.Queue[Event] = asyncio.Queue()
         self.door = Door(CONTROL, {**_OF_CLIENTS, **_OF_NODES})
 
-    async def listen(self, nodes: NodeManager) -> None:
+    async def listen(self, endpoint: Endpoint) -> None:
         """Receive messages, for as long as the job lasts."""
-        self._nodes = nodes
-        try:
-            await self._listen(nodes)
-        finally:
-            for task in self._coming.values():
-                task.cancel()
-            await asyncio.gather(*self._coming.values(), return_exceptions=True)
-
-    async def _listen(self, nodes: NodeManager) -> None:
         while True:
-            sender, message = await nodes.sender.endpoint.receive()
-            if not self.door.admits(sender, message):
-                continue
-            if type(message) not in (_OF_CLIENTS if sender.startswith("client/") else _OF_NODES):
-                self.door.refuse(sender, message)
-            elif nodes.leaving:
-                self._come_too_late(sender, message, nodes)
-            elif sender.startswith("client/"):
-                if isinstance(message, Join):
-                    self.members.locations[sender] = message.location
-                self._job.serve(sender, message)
-            elif sender in self._coming:
-                if isinstance(message, Left | NodeFailed):
-                    self._coming[sender].cancel()
-            elif isinstance(message, Join):
-                self._coming[sender] = task = asyncio.create_task(self._reach(sender, message, nodes))
-                task.add_done_callback(partial(self._reached, sender))
-            elif self.members.addresses.get(message.node) != sender:
-                nodes.turn_away(sender)  # declared dead, and still alive: it has no part in this epoch
-            else:
-                self._hear(message)
-                self.members.wake()
+            await self.events.join()  # messages wait outside, where their number is bounded
+            sender, message = await endpoint.receive()
+            if self.door.admits(sender, message):
+                self.receive(sender, message)
 
-    def _come_too_late(self, sender: str, message: object, nodes: NodeManager) -> None:
-        """Handle a message while the job ends.
-
-        Clients and nodes that join are turned away; of nodes only counts matter.
-        """
-        if isinstance(message, Join):
-            self.members.locations[sender] = message.location
-        if sender.startswith("client/"):
-            nodes.answer(sender, Refusal(ENDED))
-        elif isinstance(message, Join):
-            nodes.turn_away(sender)
-        elif isinstance(message, NodeReport) and self.members.addresses.get(message.node) == sender:
-            self._hear(message)
-
-    # -- messages of nodes -----------------------------------------------------------------------------------------
-
-    async def _reach(self, address: str, node: Join, nodes: NodeManager) -> None:
-        """Admit a node if it can be reached at its location, or refuse it alone."""
-        self.members.locations[address] = node.location
-        try:
-            await nodes.sender.endpoint.send(address, Welcome())
-        except FlameError as error:
-            self.members.locations.pop(address, None)
-            why = f"it cannot be reached at {node.location}: {' '.join(str(error).split())}"
-            logger().warning(events.NODE_REFUSED, job=self._job.id, node=node.node, why=why)
-            return
-        if nodes.leaving:
-            nodes.turn_away(address)
+    def receive(self, sender: str, message: Any) -> None:
+        """Process a message that the door has admitted."""
+        client = sender.startswith("client/")
+        if type(message) not in (_OF_CLIENTS if client else _OF_NODES):
+            self.door.refuse(sender, message)
+        elif client or isinstance(message, Join) or self.members.addresses.get(message.node) != sender:
+            self.events.put_nowait(Said(sender, message))
         else:
-            self._welcome(address, node, nodes)
+            self._hear(message)
             self.members.wake()
 
-    def _reached(self, address: str, task: asyncio.Task[None]) -> None:
-        del self._coming[address]
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._job.fail(error)
-
-    def _welcome(self, address: str, node: Join, nodes: NodeManager) -> None:
-        """Admit a node, in the place of an earlier process of its name.
-
-        A service manager starts again what has died.
-        """
-        members = self.members
-        if node.version != __version__:
-            return self._turn_away(address, node, nodes)
-        over = nodes.host.came(node.node, node.attempt)
-        if over is None:
-            members.locations[address] = node.location
-            return nodes.turn_away(address)
-        for name in (node.node, *over):
-            if (former := members.addresses.get(name)) is None:
-                continue
-            if name == node.node:
-                nodes.answer(former, Refusal(_REPLACED.format(name=name)))
-            else:
-                nodes.turn_away(former)
-            members.leave(name)
-            if name in members.hosts.values():
-                self._fault(JobError(f"{node.node} has been started again"))
-        members.join(node, address)
-        return None
-
-    def _turn_away(self, address: str, node: Join, nodes: NodeManager) -> None:
-        """Refuse a node of another version; the job goes on without it."""
-        why = f"{node.node} runs flamestream {node.version}, and the supervisor {__version__}"
-        logger().warning(events.NODE_REFUSED, job=self._job.id, node=node.node, why=why)
-        self.members.locations[address] = node.location
-        nodes.answer(address, Refusal(f"{why}; install one version everywhere"))
-
     def _hear(self, message: Any) -> None:
-        members, epoch = self.members, self._job.epoch
-        members.hear(message.node)
-        now = epoch.name if epoch is not None else ""
+        members, name = self.members, message.node
+        members.hear(name)
         if isinstance(message, NodeReport):
             if message.stats:
-                members.reports[message.node] = msgspec.convert(message.stats, NodeStats)
-        elif isinstance(message, Opened) and message.epoch == now:
-            members.opened.add(message.node)
-        elif isinstance(message, Ready) and message.epoch == now:
-            members.ready.add(message.node)
+                members.reports[name] = msgspec.convert(message.stats, NodeStats)
+        elif isinstance(message, Opened) and message.epoch == members.epoch:
+            members.opened.add(name)
+        elif isinstance(message, Ready) and message.epoch == members.epoch:
+            members.ready.add(name)
         elif isinstance(message, Halted):
-            members.halted.add(message.node)
-        elif isinstance(message, Left):
-            self._left(message.node)
+            members.halted.add(name)
+        elif isinstance(message, Left):  # others only see that it is gone, and know less of the reason
+            error = JobError(f"{name} was told to end, where it runs", hint="Stop the job before its workers.")
+            self.events.put_nowait(Lost(name, "left", error))
         elif isinstance(message, NodeFailed):
             text, lost = message.text, members.at(message.lost)
             if lost is not None:  # the node that noticed knows only the location
                 text = text.replace(message.lost, f"{lost} at {message.lost}", 1)
-            error = JobError(f"{message.node} failed: {text}")
-            if message.kind not in _FAULTS:
-                self._job.fail(error)
-            elif lost is None:
-                self._fault(error, message.blob)
-            elif epoch is not None:
-                self._lost_by(lost, error, epoch)
-
-    def _left(self, name: str) -> None:
-        """Note that a node ends by itself.
-
-        Others only see that it is gone, and know less of the reason.
-        """
-        if self._nodes is not None:
-            self._nodes.lose(name)
-        if name in self.members.hosts.values():
-            self._fault(JobError(f"{name} was told to end, where it runs", hint="Stop the job before its workers."))
+            error = JobError(f"{name} failed: {text}")
+            if message.kind in _FAULTS:
+                self.events.put_nowait(Failed(FaultError(error, message.blob), lost or ""))
+            else:
+                self.events.put_nowait(Failed(error))
 
     # -- nodes that are gone -----------------------------------------------------------------------------------------
 
-    async def watch(self, nodes: NodeManager, limit_s: float) -> None:
-        """Declare silent nodes dead, for as long as the job lasts.
+    async def watch(self, limit_s: float) -> None:
+        """Report silent nodes as lost, for as long as the job lasts.
 
         Args:
-            nodes: The job's nodes.
             limit_s: Longest time without a message.
         """
         pause_s = min(limit_s / 4, 1.0)
@@ -272,13 +187,11 @@ class ControlPlane:
                 for name in self.members.nodes:
                     self.members.hear(name)
             for name in self.members.silent(limit_s):
-                nodes.declare_dead(name)
-                self._fault(
-                    JobError(
-                        f"{name} has not been heard of for {limit_s:g} s",
-                        hint="Does a user function keep it busy? deploy.silence_timeout_s says how long it may.",
-                    )
+                error = JobError(
+                    f"{name} has not been heard of for {limit_s:g} s",
+                    hint="Does a user function keep it busy? deploy.silence_timeout_s says how long it may.",
                 )
+                self.events.put_nowait(Lost(name, "silent", error))
 
     def died(self, name: str, what: str, lines: Sequence[str]) -> None:
         """Note that a process has ended unasked.
@@ -288,39 +201,17 @@ class ControlPlane:
             what: The way it ended.
             lines: Its last lines.
         """
-        self.members.leave(name)
-        if self._nodes is None or self._nodes.is_expected_to_end(name):
-            return self.members.wake()
         tail = "".join(f"\n    {line}" for line in lines[-8:])
         text = f"{name} {what}" + (f"; its last lines:{tail}" if tail else "")
         hint = "The job has ended. Everything delivered so far is right; run it again."
-        return self._fault(JobError(text, hint=hint))
+        self.events.put_nowait(Lost(name, "died", JobError(text, hint=hint)))
 
     def lost(self, location: str, error: Exception) -> None:
         """Note that a connection is lost."""
-        name, nodes = self.members.at(location), self._nodes
-        if nodes is None or nodes.leaving or name is None:
-            return None
-        if not nodes.host.watches(name):
-            return self._lost_for_good(name, location, error)
-        asyncio.get_running_loop().call_later(_GRACE_S, self._lost_for_good, name, location, error)
-        return None
-
-    def _lost_for_good(self, name: str, location: str, error: Exception) -> None:
-        node, nodes = self.members.nodes.get(name), self._nodes
-        if nodes is not None and not nodes.leaving and node is not None and node.location == location:
-            nodes.lose(name)
-            self._fault(JobError(f"the connection to {name} is lost: {error}"))
-
-    def _lost_by(self, name: str, error: FlameError, epoch: Epoch) -> None:
-        """Fail the epoch because a node cannot reach another one.
-
-        If that was started here, its last words come first.
-        """
-        if self._nodes is None or not self._nodes.host.watches(name):
-            return epoch.fail(FaultError(error))
-        asyncio.get_running_loop().call_later(_GRACE_S, epoch.fail, FaultError(error))
-        return None
+        name = self.members.at(location)
+        if name is not None:
+            error = JobError(f"the connection to {name} is lost: {error}")
+            self.events.put_nowait(Lost(name, "cut", error, location))
 
     def trouble(self, error: BaseException) -> None:
         """Handle an error of sending to a node.
@@ -328,9 +219,6 @@ class ControlPlane:
         If the node is gone already, that is handled elsewhere.
         """
         if not isinstance(error, TransportError):
-            self._job.fail(error)
+            self.events.put_nowait(Failed(error))
         elif self.members.concerned(getattr(error, "peer", "")):
-            self._fault(error)
-
-    def _fault(self, error: FlameError, blob: str = "") -> None:
-        self._job.fail(FaultError(error, blob))
+            self.events.put_nowait(Failed(FaultError(error)))

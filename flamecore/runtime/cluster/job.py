@@ -6,8 +6,9 @@ node dies or is lost, a job that keeps state ends the epoch, has the node replac
 snapshot: the processes that are well stay, and so do the sinks. A job that keeps none ends, with an error that names
 the node.
 
-`flamecore.runtime.cluster.control_plane` receives the messages of nodes and clients; `flamecore.runtime.cluster.nodes`
-starts nodes, sends them commands, waits for them and ends them. `flamecore.runtime.cluster.reconfiguration` makes the
+`flamecore.runtime.cluster.membership` is what is known of nodes. `flamecore.runtime.cluster.control_plane` notes there
+what they say, and makes events of what is to be acted on; `flamecore.runtime.cluster.nodes` starts nodes, sends them
+commands, waits for them and ends them. `flamecore.runtime.cluster.reconfiguration` makes the
 changes that clients ask for, `flamecore.runtime.cluster.context` goes from epoch to epoch, and
 `flamecore.runtime.cluster.status` reports on the job, and on its downtime between epochs.
 """
@@ -21,16 +22,16 @@ import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from flamecore import events
 from flamecore.abc.registry import JobRegistry, RegistryContext
 from flamecore.abc.transport import Transport, TransportContext
 from flamecore.errors import FlameError
 from flamecore.logs import logger
-from flamecore.model.messages import CONTROL, Begin, Halt, Join, Load, Rescale, Status, Stop, Upgrade
+from flamecore.model.messages import CONTROL, Begin, Halt, Join, Load, Refusal, Rescale, Status, Stop, Upgrade
 from flamecore.runtime.cluster.context import JobContext
-from flamecore.runtime.cluster.control_plane import ControlPlane
+from flamecore.runtime.cluster.control_plane import ENDED, ControlPlane, Event, Failed, Lost, Said
 from flamecore.runtime.cluster.lease import Lease
 from flamecore.runtime.cluster.membership import Membership
 from flamecore.runtime.cluster.nodes import NodeManager
@@ -56,6 +57,12 @@ if TYPE_CHECKING:
     from flamecore.runtime.config.job_spec import JobSpec
 
 
+T = TypeVar("T")
+
+_GRACE_S: Final = 0.5
+"""Longest wait for a lost process to be found dead, so that its last words are reported."""
+
+
 class ClusterJob(AnyJob):
     """One run of a flow on several processes.
 
@@ -74,7 +81,7 @@ class ClusterJob(AnyJob):
         self._codec = Codec.of(spec.checked_graph)
         self._load_version = load_version
         self._members = Membership(CONTROL)
-        self._control_plane = ControlPlane(self._members, self)
+        self._control_plane = ControlPlane(self._members)
         self._status = JobStatus(self.id, self._members)
         self._epochs = 0
         self._restart_policy = RestartPolicy(self._deploy.restarts, self._deploy.restart_window_s)
@@ -113,7 +120,7 @@ class ClusterJob(AnyJob):
 
         The stack ends all of it.
         """
-        spec, members = self._spec, self._members
+        spec, members, control_plane = self._spec, self._members, self._control_plane
         graph = spec.checked_graph
         folder = stack.enter_context(private_folder())
         token = os.environ.get(TOKEN) or secrets.token_hex(32)
@@ -140,7 +147,7 @@ class ClusterJob(AnyJob):
         context = self._context = JobContext(spec, self._codec, history, sinks, self._deadlines)
         control = members.locations[CONTROL] = await transport.start()
         lease.publish(run=self.id, transport=spec.config.transport.use, control=control)
-        sender = Sender(await transport.bind(CONTROL), self._control_plane.trouble)
+        sender = Sender(await transport.bind(CONTROL), control_plane.trouble)
         await stack.enter_async_context(sinks)
         bootstrap = {
             "transport": spec.config.transport.use,
@@ -151,17 +158,14 @@ class ClusterJob(AnyJob):
             "folder": folder,
             "control": control,
         }
-        host = self._status.host = self._spec.host(
-            self._control_plane.died, self._end, lambda: dict(self.stats().rows())
-        )
+        host = self._status.host = self._spec.host(control_plane.died, self._end, lambda: dict(self.stats().rows()))
         started_here = None if self._deploy.start == "join" else bootstrap
-        nodes = self._nodes = NodeManager(members, context, host, sender, started_here)
-        self._reconfiguration = Reconfiguration(nodes, self._load_version)
+        self._nodes = NodeManager(self.id, members, context, host, sender, started_here, control_plane.events)
+        self._reconfiguration = Reconfiguration(self._nodes, self._load_version)
         self._downtime = Downtime(self.id, self._reconfiguration.done)
         stack.push_async_callback(self._end_rest)
-        control_plane = self._control_plane
-        watching = control_plane.watch(nodes, self._deploy.silence_timeout_s)
-        for work in (control_plane.listen(nodes), watching, self._status.watch(self.stats)):
+        listening, watching = control_plane.listen(sender.endpoint), control_plane.watch(self._deploy.silence_timeout_s)
+        for work in (self._act(), listening, watching, self._status.watch(self.stats)):
             task = asyncio.create_task(work)
             task.add_done_callback(self._task_ended)
             stack.push_async_callback(_cancelled, task)
@@ -253,7 +257,7 @@ class ClusterJob(AnyJob):
             FlameError: The job has failed.
         """
         context, nodes, members = self._context, self._nodes, self._members
-        members.begin_epoch()
+        members.begin_epoch(epoch.name)
         count_of = nodes.required
         await nodes.start_missing(count_of)
         await nodes.wait_until(
@@ -348,17 +352,50 @@ class ClusterJob(AnyJob):
 
     # -- events ----------------------------------------------------------------------------------------------------
 
-    def serve(self, client: str, message: object) -> None:
-        """Serve the request of a client."""
-        if isinstance(message, Join) and message.role == "observer":
+    async def _act(self) -> None:
+        """Act on events, for as long as the job lasts."""
+        events = self._control_plane.events
+        while True:
+            self._act_on(await events.get())
+            events.task_done()
+
+    def _act_on(self, event: Event) -> None:
+        nodes, epoch = self._nodes, self.epoch
+        match event:
+            case Said(address, message) if address.startswith("client/"):
+                self._serve(address, message)
+            case Said(address, Join() as node):
+                nodes.admit(address, node)
+            case Said(address, message):
+                nodes.answer_stray(address, message)
+            case Failed(error, unreachable) if epoch is not None:
+                self._after_last_words(unreachable, epoch.fail, error)
+            case Lost(name, "cut"):
+                self._after_last_words(name, self._remove, event)
+            case Lost():
+                self._remove(event)
+
+    def _serve(self, client: str, message: object) -> None:
+        """Serve a client that has joined, or sent a request."""
+        if isinstance(message, Join):
+            self._members.locations[client] = message.location
+        if self._nodes.leaving:
+            self._nodes.answer(client, Refusal(ENDED))
+        elif isinstance(message, Join) and message.role == "observer":
             self._nodes.answer(client, Status(self.described()))
         elif isinstance(message, Rescale | Upgrade):
             self._background.keep(asyncio.create_task(self._reconfiguration.asked(client, message, self.epoch)))
 
-    def fail(self, error: BaseException) -> None:
-        """End the epoch with an error; the first one counts."""
-        if self.epoch is not None:
-            self.epoch.fail(error)
+    def _after_last_words(self, name: str, act: Callable[[T], None], of: T) -> None:
+        """Act on the loss of a node; if it was started here, its last words come first."""
+        if name and self._nodes.host.watches(name):
+            asyncio.get_running_loop().call_later(_GRACE_S, act, of)
+        else:
+            act(of)
+
+    def _remove(self, lost: Lost) -> None:
+        if self._nodes.remove(lost) and self.epoch is not None:
+            self.epoch.fail(FaultError(lost.error))
         self._members.wake()
 
     def _lost(self, location: str, error: Exception) -> None:

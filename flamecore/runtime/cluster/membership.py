@@ -18,6 +18,7 @@ class Membership:
     Attributes:
         nodes: Nodes that have joined and are not gone, by name.
         addresses: Address of each of them, by name.
+        epoch: Name of the present epoch.
         hosts: The node that hosts a part, by address of the part.
         opened, ready, halted: Names of the nodes that have reached this point in the present epoch.
         reports: The last counts of each node.
@@ -26,6 +27,7 @@ class Membership:
 
     def __init__(self, address: str) -> None:
         self.nodes: dict[str, Join] = {}
+        self.epoch = ""
         self.hosts: dict[str, str] = {}
         self.opened: set[str] = set()
         self.ready: set[str] = set()
@@ -78,8 +80,9 @@ class Membership:
         before = time.monotonic() - limit_s
         return [name for name in self.nodes if self._heard[name] < before]
 
-    def begin_epoch(self) -> None:
-        """Clear the progress of all nodes, for a new epoch."""
+    def begin_epoch(self, epoch: str) -> None:
+        """Clear the progress of all nodes, for a new epoch of this name."""
+        self.epoch = epoch
         self.opened.clear()
         self.ready.clear()
         self.halted.clear()

@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from flamecore import events as log
+from flamecore._version import __version__
 from flamecore.abc.host import NodeHost, NodeSlot
 from flamecore.errors import FlameError, JobError, PeerGoneError, TransportError
-from flamecore.model.messages import CONTROL, Assignment, Refusal, Status, Stop
+from flamecore.logs import logger
+from flamecore.model.messages import CONTROL, Assignment, Join, Left, NodeFailed, Refusal, Status, Stop, Welcome
 from flamecore.model.plan import Plan
 from flamecore.runtime.cluster.context import JobContext
+from flamecore.runtime.cluster.control_plane import Event, Failed, Lost
 from flamecore.runtime.cluster.membership import Membership
 from flamecore.runtime.cluster.placement import SUPERVISOR, placed
 from flamecore.runtime.config.read import config_of_node, encode_config
@@ -23,6 +28,9 @@ if TYPE_CHECKING:
     from flamecore.runtime.config.job_spec import JobSpec
 
 
+_REPLACED: Final = (
+    "another process has joined by the name of {name}; processes that run together need names of their own"
+)
 _START_HINT: Final = "Look at the workers' log lines above; each must reach the supervisor and import the flow."
 _JOIN_HINT: Final = (
     "flamestream check says the commands that start them; each must reach the supervisor and import the flow, and says "
@@ -34,11 +42,13 @@ class NodeManager:
     """A manager that starts, assigns, stops and declares dead the nodes of a job.
 
     Args:
+        job: Id of the job.
         members: The nodes that have joined.
         context: The job's context, with its plan.
         host: The host that starts nodes.
         sender: The control's sender.
         bootstrap: Values that a node started by the host needs to join; None: nodes are started elsewhere.
+        events: Queue that takes what the job is to act on.
 
     Attributes:
         leaving: Whether the job ends, and the nodes with it.
@@ -46,11 +56,13 @@ class NodeManager:
 
     def __init__(
         self,
+        job: str,
         members: Membership,
         context: JobContext,
         host: NodeHost,
         sender: Sender,
         bootstrap: Mapping[str, object] | None,
+        events: asyncio.Queue[Event],
     ) -> None:
         self.members = members
         self.context = context
@@ -60,6 +72,8 @@ class NodeManager:
         self.leaving = False
         self._condemned: set[str] = set()
         self._started: dict[tuple[str, int], int] = {}
+        self._coming: dict[str, asyncio.Task[None]] = {}
+        self._job, self._events = job, events
 
     async def start_missing(
         self, required_nodes: Mapping[str, int], beside: Collection[str] | None = None
@@ -138,10 +152,6 @@ class NodeManager:
         """Return the names of the processes that run and have not joined."""
         return [name for name in self.host.running() if name not in self.members.nodes]
 
-    def is_expected_to_end(self, name: str) -> bool:
-        """Return whether the end of a process is no loss."""
-        return self.leaving or name in self._condemned or name in self.members.standby
-
     @property
     def required(self) -> dict[str, int]:
         """Return the number of nodes that each role needs."""
@@ -194,6 +204,71 @@ class NodeManager:
             for role, count in self.required.items()
             if count
         )
+
+    # -- nodes that come -------------------------------------------------------------------------------------------
+
+    def admit(self, address: str, node: Join) -> None:
+        """Admit a node if it can be reached at its location, or refuse it alone."""
+        if address not in self._coming:
+            self.members.locations[address] = node.location
+            task = self._coming[address] = asyncio.create_task(self._reach(address, node))
+            task.add_done_callback(partial(self._reached, address))
+
+    async def _reach(self, address: str, node: Join) -> None:
+        try:
+            if not self.leaving:
+                await self.sender.endpoint.send(address, Welcome())
+        except FlameError as error:
+            self.members.locations.pop(address, None)
+            why = f"it cannot be reached at {node.location}: {' '.join(str(error).split())}"
+            logger().warning(log.NODE_REFUSED, job=self._job, node=node.node, why=why)
+            return
+        if self.leaving:
+            self.turn_away(address)
+        else:
+            self._welcome(address, node)
+            self.members.wake()
+
+    def _reached(self, address: str, task: asyncio.Task[None]) -> None:
+        del self._coming[address]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._events.put_nowait(Failed(error))
+
+    def _welcome(self, address: str, node: Join) -> None:
+        """Admit a node, in the place of an earlier process of its name.
+
+        A service manager starts again what has died.
+        """
+        members = self.members
+        members.locations[address] = node.location
+        if node.version != __version__:
+            why = f"{node.node} runs flamestream {node.version}, and the supervisor {__version__}"
+            logger().warning(log.NODE_REFUSED, job=self._job, node=node.node, why=why)
+            return self.answer(address, Refusal(f"{why}; install one version everywhere"))
+        over = self.host.came(node.node, node.attempt)
+        if over is None:
+            return self.turn_away(address)
+        for name in (node.node, *over):
+            if (former := members.addresses.get(name)) is None:
+                continue
+            if name == node.node:
+                self.answer(former, Refusal(_REPLACED.format(name=name)))
+            else:
+                self.turn_away(former)
+            members.leave(name)
+            if name in members.hosts.values():
+                self._events.put_nowait(Failed(FaultError(JobError(f"{node.node} has been started again"))))
+        members.join(node, address)
+        return None
+
+    def answer_stray(self, address: str, message: object) -> None:
+        """Turn away a process that has no part: it was declared dead, and still lives."""
+        if self.leaving:
+            return
+        if address not in self._coming:
+            self.turn_away(address)
+        elif isinstance(message, Left | NodeFailed):
+            self._coming[address].cancel()
 
     # -- commands --------------------------------------------------------------------------------------------------
 
@@ -262,17 +337,36 @@ class NodeManager:
         self._condemned.add(name)
         self.host.kill(name)
 
-    def lose(self, name: str) -> None:
-        """Note that the connection to a node is lost."""
-        self.members.leave(name)
+    def remove(self, lost: Lost) -> bool:
+        """Remove a lost node.
+
+        Returns:
+            Whether the epoch ends with it.
+        """
+        name, members = lost.name, self.members
+        if lost.how == "died":
+            members.leave(name)
+            return not (self.leaving or name in self._condemned or name in members.standby)
+        if lost.how == "silent":
+            self.declare_dead(name)
+            return True
+        node = members.nodes.get(name)
+        if self.leaving or node is None or lost.location not in ("", node.location):
+            return False
+        members.leave(name)
         if not self.host.lost(name):
             self._condemned.add(name)
+        return lost.how == "cut" or name in members.hosts.values()
 
     async def leave(self, timeout_s: float) -> None:
         """End all nodes: first by asking, then by force."""
         self.leaving = True
         asked = [self._ask_to_end(address, timeout_s) for address in self.members.addresses.values()]
         await asyncio.gather(self.host.stop(timeout_s), *asked)
+        coming = tuple(self._coming.values())
+        for task in coming:
+            task.cancel()
+        await asyncio.gather(*coming, return_exceptions=True)
 
     async def _ask_to_end(self, address: str, timeout_s: float) -> None:
         """Tell a node to end; make the connection if there was none yet."""

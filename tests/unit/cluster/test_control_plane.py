@@ -1,15 +1,30 @@
-"""The messages that the control accepts, of nodes and of clients."""
+"""The messages that the control accepts, of nodes and of clients, and the events that it makes of them."""
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import asdict
 from typing import Any
 
 import pytest
 
-from flamecore.model.messages import Begin, Join, NodeFailed, NodeReport, Opened, Rescale, Settled, Stop, Upgrade
-from flamecore.runtime.cluster.control_plane import ControlPlane
+from flamecore.errors import JobError
+from flamecore.model.messages import (
+    Begin,
+    Join,
+    Left,
+    NodeFailed,
+    NodeReport,
+    Opened,
+    Ready,
+    Rescale,
+    Settled,
+    Stop,
+    Upgrade,
+)
+from flamecore.runtime.cluster.control_plane import ControlPlane, Said
 from flamecore.runtime.cluster.membership import Membership
+from flamecore.runtime.engine.epoch import FaultError
 from flamecore.runtime.parts.counters import NodeStats
 
 SAID: list[Any] = [
@@ -38,8 +53,7 @@ NOT_SAID: list[Any] = [
 
 
 def control() -> ControlPlane:
-    job: Any = None
-    return ControlPlane(Membership("job"), job)
+    return ControlPlane(Membership("job"))
 
 
 @pytest.mark.parametrize("message", SAID)
@@ -54,3 +68,95 @@ def test_what_nobody_says_is_refused_and_counted(message: Any) -> None:
     plane = control()
     assert not plane.door.admits("node/w1", message)
     assert plane.door.refused == {"node/w1": 1}
+
+
+def with_a_node() -> ControlPlane:
+    plane = control()
+    plane.members.join(SAID[0], "node/w1.a")
+    plane.members.begin_epoch("epoch")
+    return plane
+
+
+def events(plane: ControlPlane) -> list[Any]:
+    return [plane.events.get_nowait() for _ in range(plane.events.qsize())]
+
+
+@pytest.mark.parametrize(
+    ("sender", "message"),
+    [
+        ("client/a", Rescale(3)),
+        ("client/a", Join("a", "observer", "127.0.0.1:7071", 2, "1.0")),
+        ("node/w2.a", Join("w2", "worker", "127.0.0.1:7072", 3, "1.0")),
+        ("node/w1.b", Opened("w1", "epoch")),
+    ],
+)
+def test_a_message_of_no_node_is_for_the_job(sender: str, message: Any) -> None:
+    plane = with_a_node()
+    plane.receive(sender, message)
+    assert events(plane) == [Said(sender, message)]
+    assert not plane.members.opened
+
+
+def test_a_message_of_a_node_changes_the_membership_alone() -> None:
+    plane = with_a_node()
+    for message in (Opened("w1", "an earlier epoch"), Ready("w1", "epoch"), NodeReport("w1", {"items_in": 7})):
+        plane.receive("node/w1.a", message)
+    assert (plane.members.opened, plane.members.ready, plane.members.reports["w1"].items_in) == (set(), {"w1"}, 7)
+    assert events(plane) == []
+
+
+@pytest.mark.parametrize(("kind", "repairable"), [("PeerGoneError", True), ("CorruptError", True), ("JobError", False)])
+def test_a_failed_node_ends_the_epoch_or_the_job(kind: str, repairable: bool) -> None:
+    plane = with_a_node()
+    plane.receive("node/w1.a", NodeFailed("w1", kind, "it failed", "part/1"))
+    (event,) = events(plane)
+    assert isinstance(event.error, FaultError if repairable else JobError)
+    assert str(event.error).startswith("w1 failed: it failed")
+    assert getattr(event.error, "blob", "part/1") == "part/1"
+
+
+def test_a_node_that_cannot_reach_another_says_which() -> None:
+    plane = with_a_node()
+    plane.members.join(Join("w2", "worker", "127.0.0.1:7072", 3, "1.0"), "node/w2.a")
+    plane.receive("node/w1.a", NodeFailed("w1", "PeerGoneError", "127.0.0.1:7072 is gone", "", "127.0.0.1:7072"))
+    (event,) = events(plane)
+    assert event.unreachable == "w2"
+    assert str(event.error).startswith("w1 failed: w2 at 127.0.0.1:7072 is gone")
+
+
+def test_all_ways_to_lose_a_node_are_one_event() -> None:
+    plane = with_a_node()
+    plane.receive("node/w1.a", Left("w1"))
+    plane.died("w1", "was killed", ["a line\n"])
+    plane.lost("127.0.0.1:7070", OSError("a broken pipe"))
+    plane.lost("127.0.0.1:9999", OSError("of a client"))
+    told = [(event.name, event.how, event.location, event.error.what.splitlines()[0]) for event in events(plane)]
+    assert told == [
+        ("w1", "left", "", "w1 was told to end, where it runs"),
+        ("w1", "died", "", "w1 was killed; its last lines:"),
+        ("w1", "cut", "127.0.0.1:7070", "the connection to w1 is lost: a broken pipe"),
+    ]
+
+
+def test_no_message_is_received_before_the_last_one_is_acted_on() -> None:
+    """Those that wait are bounded by the transport, and a queue of events would not be."""
+
+    class Flood:
+        taken = 0
+
+        async def receive(self) -> tuple[str, Any]:
+            self.taken += 1
+            return "client/a", Rescale(self.taken)
+
+    async def run() -> None:
+        plane, flood = control(), Flood()
+        endpoint: Any = flood
+        listening = asyncio.create_task(plane.listen(endpoint))
+        for count in (1, 2, 3):
+            assert await plane.events.get() == Said("client/a", Rescale(count))
+            await asyncio.sleep(0)
+            assert flood.taken == count
+            plane.events.task_done()
+        listening.cancel()
+
+    asyncio.run(run())

@@ -102,9 +102,7 @@ class JobContext:
     async def rescale(self, workers: int) -> None:
         """Set another number of workers for the next epoch."""
         assert self.history is not None
-        config = self.spec.config
-        job = msgspec.structs.replace(config.job, workers=workers)
-        self.spec = replace(self.spec, config=msgspec.structs.replace(config, job=job))
+        self.spec = self.spec.rescaled(workers)
         self.history.workers = workers
         await self.rewind()
         settings = msgspec.structs.replace(self.plan.settings, workers=workers)

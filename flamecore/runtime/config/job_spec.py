@@ -146,6 +146,11 @@ class JobSpec:
             }
         )
 
+    def rescaled(self, workers: int) -> JobSpec:
+        """Return the spec of the same job with another number of workers."""
+        job = msgspec.structs.replace(self.config.job, workers=workers)
+        return dataclasses.replace(self, config=msgspec.structs.replace(self.config, job=job))
+
     @property
     def all_sinks(self) -> dict[str, Sink]:
         """Return all sinks by name, that of dead letters among them if there is one."""

@@ -1,27 +1,33 @@
 """The supervisor of a job on several processes of the simulated world.
 
 It does the work of `flamecore.runtime.cluster.job`, without the processes: it has the rears and the control, a node for
-each worker, and begins a new epoch after every fault. Nodes, epochs and histories are the job's own.
+each worker, and begins a new epoch after every fault. Nodes, epochs, histories, and the context that goes from epoch to
+epoch are the job's own.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import msgspec
 
 from flamecore.abc.hooks import Observers
+from flamecore.abc.sink import Sink
+from flamecore.abc.source import Source
 from flamecore.errors import FlameError, JobError
+from flamecore.model.graph import Graph
 from flamecore.model.plan import Plan
+from flamecore.model.settings import JobSettings
+from flamecore.runtime.cluster.context import JobContext
 from flamecore.runtime.codec.codec import Codec
 from flamecore.runtime.engine.epoch import Epoch, FaultError
 from flamecore.runtime.engine.node import Node
-from flamecore.runtime.engine.planning import acker_plan, make_plan, open_history, open_sinks
+from flamecore.runtime.engine.planning import acker_plan, open_history
 from flamecore.runtime.state.history import History
 from flamecore.runtime.state.restore import StateAccess
 from flamecore.runtime.tasks.deadlines import Deadlines
@@ -34,6 +40,21 @@ from flamecore.testing.simulation.world import Process
 
 _HALT_S = 5.0
 _MAY_MEND = ("CorruptError", "PeerGoneError", "TransportClosedError")
+
+
+@dataclass(frozen=True)
+class _Spec:
+    """The part of a job's specification that its context uses."""
+
+    settings: JobSettings
+    checked_graph: Graph
+    sources: Mapping[str, Source]
+    all_sinks: Mapping[str, Sink]
+    code: str = ""
+    place: tuple[str, str] = "", ""
+
+    def rescaled(self, workers: int) -> _Spec:
+        return replace(self, settings=msgspec.structs.replace(self.settings, workers=workers))
 
 
 class SimulatedSupervisor:
@@ -51,54 +72,41 @@ class SimulatedSupervisor:
         self.processes: list[Process] = []
         self._start, self._job, self._began = start, start.job, began
         self._trackers = self._job.random.choice(("supervisor", "worker"))
-        self._workers = start.settings.workers
         self._draining = False
         self._epoch: Epoch | None = None
         self._nodes: dict[int, tuple[Process, Node]] = {}
         self._turned_to: int | None = None
-        self._held: dict[str, int] = {}
         self._background = BackgroundTasks()
 
     async def run(self) -> None:
         """Run to the end of the job."""
         job, control = self._job, self._start.control
         async with AsyncExitStack() as stack:
-            history = await open_history(
-                stack,
-                SimulatedStore(control),
-                job.graph,
-                msgspec.structs.replace(self._start.settings, workers=self._workers),
-                Deadlines(),
-            )
-            assert history is not None
-            sources = job.sources(control, self._began)
-            plan = make_plan(job.graph, sources, self._start.settings, history=history)
-            sinks = job.sinks(control)
+            settings = self._start.settings
+            history = await open_history(stack, SimulatedStore(control), job.graph, settings, Deadlines())
+            spec: Any = _Spec(settings, job.graph, job.sources(control, self._began), job.sinks(control))
             edges = await stack.enter_async_context(AsyncExitStack())
+            context = JobContext(spec, Codec.of(job.graph), history, edges, Deadlines())
             for number in range(1, 1000):
                 name = f"{self._start.name}.{number}"
                 transport = EpochTransport(SimulatedTransport(control, self._start.network), name)
                 epoch = self._epoch = Epoch(
-                    plan, transport, Observers(()), name=name, deadlines=Deadlines(), failing=lambda _: self.fail()
+                    context.plan, transport, Observers(()), name=name, deadlines=Deadlines(), failing=self._failing
                 )
                 try:
-                    await self._live(epoch, plan, history, sinks, edges)
+                    await self._live(epoch, context)
                 except FaultError as fault:
-                    await self._recover(epoch, history, fault)
-                    if not history.fronts:
-                        history.find_fronts(job.graph, sources)
-                    settings = msgspec.structs.replace(plan.settings, workers=self._workers)
-                    plan = replace(plan, start=history.start, settings=settings)
+                    await self._recover(epoch, context, fault)
                 else:
                     return
 
-    async def _live(
-        self, epoch: Epoch, plan: Plan, history: History, sinks: dict[str, Any], edges: AsyncExitStack
-    ) -> None:
+    async def _live(self, epoch: Epoch, context: JobContext) -> None:
         """Run one epoch, to the end of the job or a fault."""
+        plan, history = context.plan, context.history
+        assert history is not None
         self._make_nodes(epoch, plan)
         nodes = dict(self._nodes)
-        states = [(front.position, front.ended) for front in history.fronts]
+        states = [(position, ended) for *_, position, ended in context.fronts]
         sources = {index: self._job.sources(process, self._began) for index, (process, _) in nodes.items()}
         await self._all(
             epoch,
@@ -107,13 +115,12 @@ class SimulatedSupervisor:
                 for index, (process, node) in nodes.items()
             ],
         )
-        if not self._held:
-            self._held.update(await open_sinks(edges, sinks, history))
-        await history.begin(self._held)
+        await context.open_sinks()
+        await history.begin(context.delivered_up_to)
         loading = [process.start(self._load(index, process, node, history)) for index, (process, node) in nodes.items()]
         await self._all(epoch, loading)
         acker = self._start.acker(acker_plan(plan)) if self._trackers == "supervisor" else None
-        await epoch.open(sinks, self._held, history, acker=acker)
+        await epoch.open(context.sinks, context.delivered_up_to, history, acker=acker)
         for process, node in nodes.values():
             if self._draining:
                 node.stop.set()
@@ -169,17 +176,16 @@ class SimulatedSupervisor:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _recover(self, epoch: Epoch, history: History, fault: FaultError) -> None:
+    async def _recover(self, epoch: Epoch, context: JobContext, fault: FaultError) -> None:
         """End an epoch, and find the state for the next one."""
-        reached = await epoch.halt(self._background.add)
-        self._held.update({rear: max(time, self._held[rear]) for rear, time in reached.items()})
+        assert context.history is not None
+        context.note_delivered(await epoch.halt(self._background.add))
         await self._halt()
-        if fault.blob and not history.refuse(fault.blob):
+        if fault.blob and not context.history.refuse(fault.blob):
             raise fault.error from fault
-        self._workers, self._turned_to = self._turned_to or self._workers, None
-        history.workers = self._workers
-        await history.scan()
-        self._nodes = {index: each for index, each in self._nodes.items() if index < self._workers}
+        workers, self._turned_to = self._turned_to, None
+        await (context.rewind() if workers is None else context.rescale(workers))
+        self._nodes = {index: each for index, each in self._nodes.items() if index < context.plan.workers}
 
     async def _halt(self) -> None:
         """End the nodes of an epoch; those that do not answer are declared dead."""
@@ -214,8 +220,7 @@ class SimulatedSupervisor:
         for node in self.nodes:
             node.stop.set()
 
-    def fail(self) -> None:
-        """Read no more because of a failed record."""
+    def _failing(self, _: FlameError) -> None:
         for node in self.nodes:
             node.stop.fail()
 

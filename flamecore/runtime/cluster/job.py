@@ -80,7 +80,7 @@ class ClusterJob(AnyJob):
         self._deploy = spec.config.deploy
         self._codec = Codec.of(spec.checked_graph)
         self._load_version = load_version
-        self._members = Membership(CONTROL)
+        self._members = Membership()
         self._control_plane = ControlPlane(self._members)
         self._status = JobStatus(self.id, self._members)
         self._epochs = 0

@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable
 
 from flamecore.errors import PeerGoneError
-from flamecore.model.messages import Join
+from flamecore.model.messages import CONTROL, Join
 from flamecore.runtime.parts.counters import NodeStats
 from flamecore.runtime.tasks.epoch_transport import plain
 
@@ -25,7 +25,7 @@ class Membership:
         standby: Names of nodes that get no parts: those of another version of the flow.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self) -> None:
         self.nodes: dict[str, Join] = {}
         self.epoch = ""
         self.hosts: dict[str, str] = {}
@@ -36,7 +36,6 @@ class Membership:
         self.reports: dict[str, NodeStats] = {}
         self.standby: set[str] = set()
         self.locations: dict[str, str] = {}
-        self._address = address
         self._heard: dict[str, float] = {}
         self._changed = asyncio.Event()
 
@@ -134,7 +133,7 @@ class Membership:
         try:
             return self.locations[plain(address)]
         except KeyError:
-            raise PeerGoneError(f"nobody has said where {address} is", address=self._address, peer=address) from None
+            raise PeerGoneError(f"nobody has said where {address} is", address=CONTROL, peer=address) from None
 
     def described(self) -> dict[str, object]:
         """Return the nodes and the parts that they host, for people and programs."""

@@ -53,7 +53,7 @@ NOT_SAID: list[Any] = [
 
 
 def control() -> ControlPlane:
-    return ControlPlane(Membership("job"))
+    return ControlPlane(Membership())
 
 
 @pytest.mark.parametrize("message", SAID)

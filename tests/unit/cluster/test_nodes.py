@@ -14,7 +14,7 @@ from flamecore.runtime.cluster.nodes import NodeManager
 
 
 def test_a_joined_node_that_died_while_idle_gets_parts_when_it_returns() -> None:
-    members, sent = Membership("job"), list[Any]()
+    members, sent = Membership(), list[Any]()
     host: Any = SimpleNamespace(release=lambda _: None)
     sender: Any = SimpleNamespace(send=lambda to, message: sent.append((to, message)))
     context: Any = None
@@ -32,7 +32,7 @@ def test_a_joined_node_that_died_while_idle_gets_parts_when_it_returns() -> None
 
 def managed(*names: str) -> tuple[NodeManager, list[str]]:
     """Return a manager of nodes that host a part each, and the log of its host."""
-    members, log = Membership("job"), list[str]()
+    members, log = Membership(), list[str]()
     nobody: Any = None
     host: Any = SimpleNamespace(
         kill=lambda name: log.append(f"kill {name}"), lost=lambda name: log.append(f"lost {name}")

@@ -15,7 +15,7 @@ def test_a_change_is_taken_only_by_its_own_waiter() -> None:
     """One who has just begun to wait must be told of what changes before another begins to."""
 
     async def run() -> None:
-        deploy, members, nobody = DeployTable(on="processes", start_timeout_s=5.0), Membership("job"), SimpleNamespace()
+        deploy, members, nobody = DeployTable(on="processes", start_timeout_s=5.0), Membership(), SimpleNamespace()
         context: Any = SimpleNamespace(spec=SimpleNamespace(config=SimpleNamespace(deploy=deploy)))
         nodes: Any = NodeManager("job", members, context, nobody, nobody, None, asyncio.Queue())  # type: ignore[arg-type]
         epoch: Any = SimpleNamespace(outcome=asyncio.get_running_loop().create_future())

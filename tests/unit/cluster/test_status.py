@@ -26,7 +26,7 @@ class FakeNode:
 
 
 def test_counts_of_an_ended_epoch_count_once_and_leave_nothing_in_flight() -> None:
-    members = Membership("job")
+    members = Membership()
     status = JobStatus("words", members)
     own: Any = FakeNode(NodeStats(items_out={"counts": 5}, held_back=2, min_times={0: 7}))
     status.node = own

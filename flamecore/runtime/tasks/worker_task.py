@@ -48,14 +48,44 @@ class SnapshotParticipant(Protocol):
     def wake(self) -> None: ...
 
 
+class ReturnedCredit:
+    """The credit that a worker's fronts get back when rears have delivered.
+
+    Args:
+        worker: The worker.
+        latency: Histogram of the time from a record's admission to the delivery of all its outputs.
+        advanced: Function called with (worker, minimum time) after each delivery.
+    """
+
+    def __init__(self, worker: Worker, latency: Histogram, advanced: Callable[[int, int], None]) -> None:
+        self._worker, self._latency, self._advanced = worker, latency, advanced
+        self._times = DeliveryTimes(worker.plan.rears)
+        self._seen = MIN_TIME
+
+    def note(self, word: Delivered) -> None:
+        """Note when what a rear reports was delivered."""
+        self._times.note(word, monotonic())
+
+    def release(self) -> None:
+        """Return the credit of records that all rears have delivered since the last call."""
+        delivered = self._worker.delivered()
+        if delivered <= self._seen:
+            return
+        self._seen = delivered
+        for limit, moment in self._times.until(delivered):
+            for front in self._worker.fronts.values():
+                for at, count in front.delivered(limit):
+                    self._latency.add(moment - at, count)
+        self._advanced(self._worker.index, self._worker.min_time)
+
+
 class WorkerTask:
     """The task of a worker: messages in, calls, messages out.
 
     Args:
         worker: The worker.
         sender: Sender of its endpoint.
-        latency: Histogram of the time from a record's admission to the delivery of all its outputs.
-        advanced: Function called with (worker, minimum time) after each delivery.
+        latency, advanced: See `ReturnedCredit`.
     """
 
     def __init__(
@@ -63,16 +93,13 @@ class WorkerTask:
     ) -> None:
         self.worker = worker
         self.sender = sender
-        self._latency = latency
-        self._advanced = advanced
+        self._credit = ReturnedCredit(worker, latency, advanced)
         self.snapshots: SnapshotParticipant | None = None
         self.open_fronts: dict[int, None] = {}
         """Numbers of the fronts being read."""
         self._several = len(worker.fronts) > 1
         self._soon: asyncio.Handle | None = None
-        self._seen = MIN_TIME
         worker.step_items = _FEWEST_ITEMS
-        self._delivery_times = DeliveryTimes(worker.plan.rears)
         self._timer: asyncio.TimerHandle | None = None
         dealing = worker.compiled.shares is not None
         self._load = LoadMeter(self._tell_load) if dealing else None
@@ -178,7 +205,7 @@ class WorkerTask:
                     now = monotonic()
                     delivery = endpoint.receive_nowait() if taken < _BURST and now < end else None
                 self.flush()
-                self._return_credit()
+                self._credit.release()
             if taken == _BURST or now >= end:
                 await asyncio.sleep(0)  # more may be there, but first the sent messages must leave
 
@@ -190,20 +217,8 @@ class WorkerTask:
             self.snapshots.committed(delivery.message)
         else:
             if kind is Delivered:
-                self._delivery_times.note(delivery.message, monotonic())
+                self._credit.note(delivery.message)
             self.worker.receive(*delivery)
-
-    def _return_credit(self) -> None:
-        """Return the credit of delivered records."""
-        delivered = self.worker.delivered()
-        if delivered <= self._seen:
-            return
-        self._seen = delivered
-        for limit, moment in self._delivery_times.until(delivered):
-            for front in self.worker.fronts.values():
-                for at, count in front.delivered(limit):
-                    self._latency.add(moment - at, count)
-        self._advanced(self.worker.index, self.worker.min_time)
 
     def aclose(self) -> None:
         """Cancel all timers."""

@@ -51,6 +51,67 @@ Waiting = tuple[int, bool, Orders, Sequence[Any]]
 """(trace, alive, orders, payloads): in ascending order."""
 
 
+class Advance:
+    """The account of the items of an operation that have gone in early, and of what they cost.
+
+    Attributes:
+        pieces: Pieces that went in early, and are not known to be right.
+        outstanding: Number of their items.
+        in_vain: Upper bound of the wasted calls so far.
+    """
+
+    def __init__(self) -> None:
+        self.pieces: list[Waiting] = []
+        self.outstanding = 0
+        self.in_vain = 0
+        self._final = 0  # number of items that went in and are final
+
+    def allows(self, items: int) -> bool:
+        """Return whether the advance pays for repeating or undoing so many items."""
+        return self.in_vain + _CALLS * items <= _ADVANCE + self._final // _SHARE
+
+    def note(self, piece: Waiting, *, final: bool) -> None:
+        """Note a piece that has gone in."""
+        _, alive, orders, _ = piece
+        if not alive:
+            return
+        if final:
+            self._final += len(orders)
+        else:
+            self.pieces.append(piece)
+            self.outstanding += len(orders)
+
+    def confirm(self, known: bytes) -> None:
+        """Count early items below an order as final."""
+        right, self.pieces = _parted(self.pieces, known)
+        count = _live(right)
+        self.outstanding -= count
+        self._final += count
+
+    def revoke(self, lowest: bytes) -> list[Waiting]:
+        """Take out the pieces from an order on, which are taken back, and charge them."""
+        self.pieces, back = _parted(self.pieces, lowest)
+        count = _live(back)
+        self.in_vain += _CALLS * count
+        self.outstanding -= count
+        return back
+
+    def drop(self, trace: int, orders: Orders) -> None:
+        """Take out items whose tombstones have come, and charge them."""
+        gone = frozenset(orders)
+        early, self.pieces = self.pieces, []
+        for piece in early:
+            left = [order not in gone for order in piece[2]] if piece[0] == trace else []
+            if all(left):
+                self.pieces.append(piece)
+                continue
+            count = len(left) - sum(left)
+            self.outstanding -= count
+            self.in_vain += count
+            if count < len(left):
+                self.pieces.append((trace, True, list(compress(piece[2], left)), list(compress(piece[3], left))))
+
+
 class ReorderBuffer:
     """The buffer before one operation of a worker.
 
@@ -64,21 +125,22 @@ class ReorderBuffer:
     def __init__(self, name: str, operator: StatefulOperator, segment: int, *, advance: bool = True) -> None:
         self.name = name
         self.segment = segment
-        self.in_vain = 0
-        """Upper bound of the wasted calls so far."""
         self.is_ready = False
         """Whether items wait only because `drain` has reached its number of items."""
-        self._operator, self._advance = operator, advance
+        self._operator = operator
         self._run: Run = operator.run or each(operator.step)
         self._waiting: list[tuple[bytes, int, Waiting]] = []  # a heap of (lowest order, arrival number, piece)
         self._count = 0  # number of waiting items, with tombstones
         self._arrivals = 0
-        self._backs = 0  # number of pieces put back
         self._single: tuple[int, bool, list[bytes], list[object]] | None = None  # the last piece, if it may grow
-        self._early: list[Waiting] = []  # pieces that went in early and are unconfirmed
-        self._outstanding = 0  # number of their items
-        self._final = 0  # number of items that went in and are final
+        self._lets_ahead = advance
+        self._early = Advance()
         self._passed = b""  # the greatest order that has gone in
+
+    @property
+    def in_vain(self) -> int:
+        """Return an upper bound of the wasted calls so far."""
+        return self._early.in_vain
 
     # -- input -------------------------------------------------------------------------------------------------------
 
@@ -122,7 +184,7 @@ class ReorderBuffer:
             known: Encoded time below which nothing more is to come.
             most: Approximate number of items; items derived from one record go in together.
         """
-        passed = known
+        passed, early = known, self._early
         if self._waiting and self._waiting[0][0] < known:
             passed = self._bound(known, most) or known
             left = self._put_in(self._take(passed), final=True)
@@ -130,10 +192,10 @@ class ReorderBuffer:
             # would grow with the square of the records.
             if left:
                 self._put_in(self._take_back(left, passed), final=True)
-        if self._early:
-            self._confirm(passed)
+        if early.pieces:
+            early.confirm(passed)
         self.is_ready = bool(self._waiting) and self._waiting[0][0] < known
-        if self._waiting and not self.is_ready and self._advance and self._outstanding + self._count <= _LITTLE:
+        if self._waiting and not self.is_ready and self._lets_ahead and early.outstanding + self._count <= _LITTLE:
             bound = self._bound(None, most)
             left = self._put_in(self._take(bound), final=False)
             self._put_back(left)
@@ -163,16 +225,17 @@ class ReorderBuffer:
         Returns:
             The pieces that the advance cannot pay for.
         """
-        if self._early:
+        early = self._early
+        if early.pieces:
             late, ready = _parted(ready, self._passed + b"\0")
             repairs = list(_merged(late))
             for number, piece in enumerate(repairs):
-                if not self._affords(piece, self._outstanding + (0 if final else len(piece[2]))):
+                if not self._affords(piece, early.outstanding + (0 if final else len(piece[2]))):
                     return [*repairs[number:], *ready]
                 self._repair(*piece)
-                self._note(piece, final=final)
-        count = 0 if final else self._outstanding + _live(ready)
-        if not final and not self._allows(count):
+                early.note(piece, final=final)
+        count = 0 if final else early.outstanding + _live(ready)
+        if not final and not early.allows(count):
             return [*ready]
         pieces = _merged(ready)
         for piece in pieces:
@@ -186,34 +249,14 @@ class ReorderBuffer:
             else:
                 return [piece, *pieces]
             self._passed = orders[-1]
-            self._note(piece, final=final)
+            early.note(piece, final=final)
         return []
 
     def _affords(self, piece: Waiting, count: int) -> bool:
         """Return whether the advance pays for inserting a piece and undoing `count` items."""
         _, _, orders, payloads = piece
         again = self._operator.followers(orders, payloads)
-        return self._allows(count + (self._outstanding if again is None else again))
-
-    def _note(self, piece: Waiting, *, final: bool) -> None:
-        _, alive, orders, _ = piece
-        if not alive:
-            return
-        if final:
-            self._final += len(orders)
-        else:
-            self._early.append(piece)
-            self._outstanding += len(orders)
-
-    def _allows(self, items: int) -> bool:
-        """Return whether the advance pays for repeating or undoing so many items."""
-        return self.in_vain + _CALLS * items <= _ADVANCE + self._final // _SHARE
-
-    def _confirm(self, known: bytes) -> None:
-        """Count early items below an order as final."""
-        right, self._early = _parted(self._early, known)
-        self._outstanding -= _live(right)
-        self._final += _live(right)
+        return self._early.allows(count + (self._early.outstanding if again is None else again))
 
     def _take_back(self, ready: Sequence[Waiting], known: bytes) -> list[Waiting]:
         """Undo outstanding items behind the lowest ready one; return all ready pieces.
@@ -222,7 +265,7 @@ class ReorderBuffer:
         here.
         """
         lowest = min([orders[0] for _, _, orders, _ in ready])
-        self._early, back = _parted(self._early, lowest)
+        back = self._early.revoke(lowest)
         items = [
             (order, trace, payload)
             for trace, _, orders, payloads in back
@@ -232,9 +275,7 @@ class ReorderBuffer:
         for trace, some in groupby(items, _TRACE):
             run = list(some)[::-1]
             self._undo([order for order, _, _ in run], trace, [payload for _, _, payload in run])
-        self.in_vain += _CALLS * len(items)
-        self._outstanding -= len(items)
-        self._passed = max([orders[-1] for _, _, orders, _ in self._early], default=b"")
+        self._passed = max([orders[-1] for _, _, orders, _ in self._early.pieces], default=b"")
         right, back = _parted(back, known)
         self._put_back(back)
         ready = [*right, *ready]
@@ -243,9 +284,9 @@ class ReorderBuffer:
     def _put_back(self, pieces: Sequence[Waiting]) -> None:
         """Queue pieces again, before all waiting ones."""
         for piece in reversed(pieces):
-            self._backs += 1
+            self._arrivals += 1
             self._count += len(piece[2])
-            heappush(self._waiting, (piece[2][0], -self._backs, piece))
+            heappush(self._waiting, (piece[2][0], -self._arrivals, piece))
 
     def _take(self, limit: bytes | None) -> list[Waiting]:
         """Take out the pieces below an order, or all, without cancelled items.
@@ -277,24 +318,9 @@ class ReorderBuffer:
         repeated, retracted = operator.repeated, operator.retracted
         self._pass(trace, alive, orders, payloads)
         # An operator that does not count repeats counts retracted outputs: there may be fewer or more of them.
-        self.in_vain += (operator.repeated - repeated) or (operator.retracted - retracted)
+        self._early.in_vain += (operator.repeated - repeated) or (operator.retracted - retracted)
         if not alive:
-            self._drop(trace, orders)
-
-    def _drop(self, trace: int, orders: Orders) -> None:
-        """Remove items from the outstanding ones: their tombstones have come."""
-        gone = frozenset(orders)
-        early, self._early = self._early, []
-        for piece in early:
-            left = [order not in gone for order in piece[2]] if piece[0] == trace else []
-            if all(left):
-                self._early.append(piece)
-                continue
-            count = len(left) - sum(left)
-            self._outstanding -= count
-            self.in_vain += count
-            if count < len(left):
-                self._early.append((trace, True, list(compress(piece[2], left)), list(compress(piece[3], left))))
+            self._early.drop(trace, orders)
 
     def _pass(self, trace: int, alive: bool, orders: Orders, payloads: Sequence[object]) -> None:
         if alive:

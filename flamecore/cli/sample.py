@@ -145,6 +145,7 @@ def timed(
         def call(*arguments: object) -> object:
             began, worked = wall(), cpu()
             try:
+                # A generator function has done nothing yet: its work is timed where it is run through.
                 result = function(*arguments)
                 return list(result) if isinstance(result, GeneratorType) else result
             finally:

@@ -400,6 +400,8 @@ class Graph:
 
     def _check_keyed_loops(self) -> None:
         for head, inside in self.keyed_loops().items():
+            # States inside do not ask where a key lives, since the way in has. A graph drawn by hand may lack that way,
+            # and would keep state of one key on several workers.
             for vertex in self._predecessors[head]:
                 if vertex not in inside and (vertex.route is None or _other_way(vertex.route, head) is not None):
                     raise note_declaration(
@@ -442,6 +444,7 @@ def _alike(one: Vertex, other: Vertex) -> bool:
 
     Only a sink and an operation may: neither is a source then.
     """
+    # Nobody looks for an operation and a sink together, and the name that suits a count suits its sink, too.
     return isinstance(one, Sink) == isinstance(other, Sink) or isinstance(one, Source) or isinstance(other, Source)
 
 

@@ -157,6 +157,8 @@ class Stream(Generic[T]):
             return next((i for i, predicate in enumerate(predicates) if predicate(payload)), len(predicates))
 
         def goes(way: int) -> Callable[[T], object]:
+            # Nearly all branches have one predicate: asked as it is, it costs no generator and no comparison, and the
+            # compiler sees that the two ways are complements.
             if len(predicates) == 1:
                 return complement(predicates[0]) if way else predicates[0]
             return _of_user(lambda payload: chosen(payload) == way, *predicates[way : way + 1])

@@ -195,6 +195,7 @@ def _those_that_can_be(thing: object) -> dict[str, object]:
     scope = getattr(thing, "__globals__", None)
     for owner in reversed(getattr(thing, "__mro__", (thing,))):
         for name, hint in (getattr(owner, "__annotations__", None) or {}).items():
+            # Each by itself: one name that only a type checker imports fails the whole call.
             alone = type("alone", (), {"__annotations__": {name: hint}, "__module__": module})
             try:
                 found |= get_type_hints(alone, scope)

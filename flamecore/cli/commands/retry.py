@@ -57,6 +57,8 @@ def command(ctx: click.Context, /, file: Path, app: str, settings: tuple[str, ..
     flow = load_app_flow(app, config)
     # In one process: the letters are few, and no other one has their file.
     chosen = [*settings, f"transport.use={defaults.TRANSPORT}", "deploy.start=local", f"deploy.on={HERE}"]
+    # How far the letters were read is state, as any position: that of the job if it keeps any, otherwise one beside
+    # them.
     own_state = None if config.state.use else file.with_name(f"{file.name}{SUFFIX}.state").absolute()
     if own_state is not None:
         place = json.dumps(str(own_state))

@@ -136,6 +136,7 @@ class Errand:
             data = self._codec.encode(made)
         except CodecError:
             return None
+        # The first blocks alone: weighing reads what a worker will read again.
         if self._weighed < _WEIGHED:
             self._weigh(data, ran_s)
         return data

@@ -137,6 +137,7 @@ class Node:
                 continue
             source = sources[front.source]
             again = source.capabilities.replayable
+            # By the wall clock a later run would give records that were left unread other times.
             if again and self.plan.settings.clock == "sequence":
                 self._again.add(front)
             reader = self._readers[front] = await source.open(partition, position if again else None)

@@ -359,6 +359,8 @@ class OrderedOperator(StatefulOperator):
             else:
                 heappush(self._timers, (timer_place(self._vertex, timer, key), tie_of(key), key, timer))
         for heap in (self._timers, self._by_mark):
+            # Cancelled ones are not looked for in a heap: but a timer that every item sets anew would take memory until
+            # its time.
             if len(heap) > _SPARE + _SLACK * self._timer_count:  # most have been cancelled
                 heap[:] = [entry for entry in heap if self._is_pending(entry[2], entry[3])]
                 heapify(heap)

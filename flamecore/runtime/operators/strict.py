@@ -108,6 +108,8 @@ class ResultTest:
                 value.close()  # otherwise Python warns, much later, that it was never awaited
             return f"its {self._what} is a {kind}, which nobody awaits or runs through"
         if self._fits is None:
+            # The class says whether a result is unfinished: in a search that one record sets off, all calls are of
+            # first records.
             if len(self.passed) < _CLASSES:
                 self.passed.add(type(value))
             return ""

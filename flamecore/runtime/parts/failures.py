@@ -157,6 +157,8 @@ class Failures:
             for order, failure in failures:
                 known = self._placed(failure)
                 first = first or known
+                # Each rear by itself: those behind the operation get exactly what comes before the record, others may
+                # get more, and the job ends once all have got as far.
                 for rear in self._rears_behind(self._plan.graph.vertices[index - self._first]):
                     self._ending.setdefault(rear, []).append((order, known))
         return first, letters
@@ -199,6 +201,7 @@ class Failures:
         """Return a failure with what is needed to read its record again."""
         return failure._replace(
             origin=front.name.source,
+            # Read once more by the source: nothing is kept for it on the way of all records that do not fail.
             original=front.original(failure.at.time),
         )
 

@@ -157,6 +157,7 @@ class Front:
         if self._journal and positions:
             first, count = self._journal.popleft()
             self.next_time = first
+            # Fewer records than were journaled together: the rest get the rest of the times.
             if count > len(positions):
                 self._journal.appendleft((first + len(positions), count - len(positions)))
         elif not self._journal:

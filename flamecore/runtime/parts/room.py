@@ -67,6 +67,7 @@ class Room:
     def _waits_for_a_snapshot(self, number: int) -> bool:
         if self._most_uncommitted is None or not self._fronts[number].uncommitted:
             return False
+        # Counted again only at the bound: a sum over all fronts for each read would grow with their number.
         if self._uncommitted_left <= 0:
             self._uncommitted_left = self._most_uncommitted - sum([each.uncommitted for each in self._fronts.values()])
         return self._uncommitted_left <= 0

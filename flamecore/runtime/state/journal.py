@@ -44,6 +44,7 @@ async def load_journal(store: Store, resume: Resume, start: int) -> Journal:
         for front, first, records in decode_journal(await store.read(blob), blob, expected):
             if not records:
                 ends[front] = first
+            # A journal may begin before the snapshot: it was written while its records were in flight.
             skipped = min(max(start - first, 0), records)
             if records > skipped:
                 times.setdefault(front, []).append((first + skipped, records - skipped))

@@ -238,6 +238,7 @@ class FrontTask:
             batch = await reading.reader.read(limit if left is None else min(limit, left))
         finally:
             self._room.release(front.number)
+        # A reader that returns more values than positions would lose records without a word.
         check_batch(reading.reader, batch, left)
         if batch is None:
             reading.exhausted = not self._given_up

@@ -145,6 +145,8 @@ class SnapshotCoordinator:
                     self._time = time
                     await self._history.tidy_once()
                     return
+                # Announced before any sink is told: with the wall clock a sink whose snapshot then fails would be ahead
+                # of all that the state accounts for.
                 await self._history.announce(self._number, time)
                 for syncing in self._rears:
                     await syncing.writer.sync(time)

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import flamecore as fc
-from flamecore.errors import DuplicateItemError, JobError
+from flamecore.errors import DuplicateItemError, GraphError, JobError
 from flamecore.model.graph import Graph
 from flamecore.model.item import DataItem
 from flamecore.model.vertices import ByKey, Map, Sink, Source, ToAll
@@ -92,6 +92,8 @@ TOUCHED = {
 def wrong_runs(case: Case, ordering: Ordering, seeds: int, size: int) -> Iterator[str]:
     """Run a flow under many interleavings; yields the runs that do not give what the reference gives."""
     graph = case.graph()
+    if any(vertex.ordered for vertex in graph.vertices):
+        pytest.skip(f"{case.name!r} has ordered operations, which no meta repairs, and the models do not know")
     for seed in range(seeds):
         inputs = case.inputs(seed, size)
         wanted = reference(graph, inputs)
@@ -405,6 +407,14 @@ def test_rounds_of_a_cycle_must_not_be_exchangeable(case: Case) -> None:
     found = [seed for seed in range(20) if breaks(seed)]
     print(f"seeds that show it: {found}")
     assert found
+
+
+@pytest.mark.parametrize("ordering", [TODAY, EARLIER])
+def test_what_the_papers_do_not_have_is_refused(ordering: Ordering) -> None:
+    flow = fc.Flow("labelled")
+    flow.source("lines", str).label("line").gather("line").sink("out")
+    with pytest.raises(GraphError, match=r"the models of the meta do not know <label 'label:line'>"):
+        Machine(flow.graph(), {"lines": ["a"]}, ordering, workers=1, seed=0)
 
 
 def test_a_cycle_without_end_is_stopped() -> None:

@@ -18,13 +18,13 @@ from operator import is_
 from random import Random
 from typing import Any, NamedTuple
 
-from flamecore.errors import ConsistencyError, JobError, OrderViolationError
+from flamecore.errors import ConsistencyError, GraphError, JobError, OrderViolationError
 from flamecore.model.expansion import expand
 from flamecore.model.graph import Graph
 from flamecore.model.hashing import key_group, owners
 from flamecore.model.item import DataItem
 from flamecore.model.meta import GLOBAL_TIME_BYTES, GlobalTime, decode_time
-from flamecore.model.vertices import Broadcast, ByHash, ByKey, ByTime, Grouping, Map, Merge, Sink, ToAll, Vertex
+from flamecore.model.vertices import Broadcast, ByHash, ByKey, ByTime, Grouping, Map, Merge, Sink, Source, ToAll, Vertex
 from flamecore.testing.flows.reference import Failed, Failure, bucket_of, outputs_of
 from flamecore.testing.models.ordering import Instance, Ordering
 from flamecore.testing.trace import Arrival
@@ -79,6 +79,13 @@ class Machine:
         max_arrivals: int = 1_000_000,
     ) -> None:
         self.graph, self.ordering, self.workers = expand(graph), ordering, workers
+        for vertex in self.graph.vertices:
+            if not isinstance(vertex, (Source, Map, Broadcast, Merge, Grouping, Sink)):
+                raise GraphError(
+                    f"the models of the meta do not know {vertex!r}, which the papers do not have",
+                    hint="Compare flows without it; `flamecore.testing.flows.reference.interpret` knows it.",
+                    vertex=vertex.name,
+                )
         self.max_arrivals = max_arrivals
         self.result = ModelRun({})
         self._random = Random(seed)

@@ -259,11 +259,20 @@ def two_watermarks(flow: Flow) -> None:
     again.apply(Tens, name="second_tens").merge(summed).sink("two_watermarks")
 
 
+def gathered(flow: Flow) -> None:
+    """Draw lines that go over all workers word by word, and are joined again, with state for each line and for all."""
+    words = flow.source("gathered_lines", str).label("line").rebalance().flat_map(str.split)
+    counted = words.key_by(lambda word: word).count(name="words_in_all")
+    lengths = words.key_by(len, label="line").count(name="lengths_in_line")
+    joined = counted.merge(lengths).gather("line")
+    joined.map(lambda gathered: (gathered.item, gathered.parts)).sink("gathered")
+
+
 # -- inputs ------------------------------------------------------------------------------------------------------------
 
 
-def _lines(random: Random, size: int) -> dict[str, list[Any]]:
-    return {"word_count_lines": [" ".join(random.choices("abcdef", k=random.randrange(5))) for _ in range(size)]}
+def _lines(name: str) -> Callable[[Random, int], dict[str, list[Any]]]:
+    return lambda random, size: {name: [" ".join(random.choices("abcdef", k=random.randrange(5))) for _ in range(size)]}
 
 
 def _pages(random: Random, size: int) -> dict[str, list[Any]]:
@@ -311,7 +320,7 @@ class StandardFlow(NamedTuple):
 
 
 FLOWS: Final[Mapping[str, StandardFlow]] = {
-    "word_count": StandardFlow(word_count, _lines),
+    "word_count": StandardFlow(word_count, _lines("word_count_lines")),
     "inverted_index": StandardFlow(inverted_index, _pages),
     "cycle_sum": StandardFlow(cycle_sum, _numbers("cycle_sum_numbers")),
     "triple_grouping": StandardFlow(triple_grouping, _numbers("triple_grouping_numbers")),
@@ -320,6 +329,7 @@ FLOWS: Final[Mapping[str, StandardFlow]] = {
     "states_in_a_row": StandardFlow(states_in_a_row, _two_fronts("row")),
     "keyed_cycle": StandardFlow(keyed_cycle, _two_fronts("cycle")),
     "two_watermarks": StandardFlow(two_watermarks, _events),
+    "gathered": StandardFlow(gathered, _lines("gathered_lines")),
 }
 
 flow: Final = Flow("standard-flows")

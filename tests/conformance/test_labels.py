@@ -265,3 +265,17 @@ def test_any_flow_between_gives_what_the_reference_does(seed: int) -> None:
         for worker in simulation.workers.values():
             worker.step_items = random.choice((1, 5, 65_536))
         compare(simulation.run(), wanted, failure, f"{workers} workers, acker {acker!r}, seed {story}: {spec}")
+
+
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS // 4))
+def test_faults_do_not_show_in_any_flow_between(seed: int) -> None:
+    random = Random(f"labels {seed} in trouble")
+    spec, records = scattered(random)
+    while True:
+        graph = draw_flow(spec, split=True).graph()
+        try:
+            interpret(graph, records, skip_failing=True, max_steps=MOST_STEPS // 3)
+            break
+        except RuntimeError:
+            spec, records = scattered(random)
+    assert_exactly_once(graph, records, seeds=(2 * seed, 2 * seed + 1), on_error=random.choice(("fail", "skip")))

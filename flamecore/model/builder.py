@@ -15,6 +15,10 @@ from flamecore.model.vertices import Broadcast, Label, Map, Route, Sink, Vertex
 _PACKAGE: Final = __name__.partition(".")[0]
 
 
+VERBS: Final = "__flow_verbs__"
+"""A global of modules of verbs on streams: the line that declares a vertex is the one that calls the verb."""
+
+
 class Output(NamedTuple):
     """The output of a vertex; for a broadcast the copy at one place."""
 
@@ -140,9 +144,11 @@ class GraphBuilder:
 
 
 def _caller() -> str:
-    """Return file and line of the innermost call outside of this package."""
+    """Return file and line of the innermost call outside of this package, and of modules of verbs."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE:
+    while frame is not None and (
+        frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE or VERBS in frame.f_globals
+    ):
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else ""
 

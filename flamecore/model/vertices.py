@@ -89,6 +89,7 @@ class Vertex:
         ordered: Whether it takes items in order only, each in its only version. Such a vertex is stateful, repairs
             nothing, and cannot be in a cycle.
         timers: Whether it waits for times at which nothing may come.
+        wall: Whether its times have to be those of the wall clock.
         marks: Whether it says marks of the records of a source (see `flamecore.model.ordered`).
     """
 
@@ -97,6 +98,7 @@ class Vertex:
     stateful: ClassVar[bool] = False
     ordered: ClassVar[bool] = False
     timers: ClassVar[bool] = False
+    wall: ClassVar[bool] = False
     marks: ClassVar[bool] = False
     appends: ClassVar[bool] = False
 

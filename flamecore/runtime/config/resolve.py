@@ -305,6 +305,19 @@ def unmet_requirements(spec: JobSpec) -> Iterator[ConfigError]:
         yield from _ordered_state(spec)
     if spec.config.job.guarantee == "exactly_once":
         yield from _exactly_once(spec)
+    if spec.config.job.clock == "sequence":
+        yield from _wall_clock(spec)
+
+
+def _wall_clock(spec: JobSpec) -> Iterator[ConfigError]:
+    """Yield an error for every operation that waits for times of the wall clock, where times count records."""
+    for vertex in spec.checked_graph.vertices:
+        if vertex.wall:
+            yield ConfigError(
+                f'{vertex!r} waits for times of the wall clock, and with clock = "sequence" there are none',
+                hint='Set job.clock = "wall", or have it wait for a number of items, or for the watermark.',
+                path="job.clock",
+            )
 
 
 def _one_phase(spec: JobSpec) -> Iterator[ConfigError]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import random
+import subprocess
+import sys
 from collections.abc import Hashable, Iterable, Mapping
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -143,3 +147,40 @@ def test_a_flow_gives_what_the_engine_gives_with_any_number_of_workers(part: int
             assert found == wanted, f"seed {seed}, {workers} workers, {strategy(**settings)}"
         seen += len(wanted["panes"])
     assert seen > 40
+
+
+def test_the_core_loads_nothing_of_the_plugin() -> None:
+    code = "import sys, flamecore.testing; print([each for each in sys.modules if each.startswith('flamestream')])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert found.strip() == "[]"
+
+
+def test_a_job_file_runs_it_and_prints_the_same_with_one_worker_and_three(tmp_path: Path) -> None:
+    (tmp_path / "minutes.py").write_text(
+        "from datetime import datetime\n"
+        "from typing import NamedTuple\n"
+        "import flamecore as fc\n"
+        "import flamestream_windows as w\n"
+        "class Reading(NamedTuple):\n"
+        "    at: datetime\n"
+        "    sensor: str\n"
+        "    value: int\n"
+        "flow = fc.Flow('minutes')\n"
+        "timed = w.event_time(flow.source('readings', Reading), lambda reading: reading.at)\n"
+        "minutes = timed.key_by(lambda reading: reading.sensor).window(w.fixed(minutes=1))\n"
+        "minutes.collect().sink('minutes')\n"
+    )
+    lines = [f'{{"at": "2024-03-01T09:0{n // 7}:00Z", "sensor": "{"abc"[n % 3]}", "value": {n}}}' for n in range(30)]
+    (tmp_path / "readings.jsonl").write_text("\n".join(lines))
+    (tmp_path / "job.toml").write_text(
+        'schema = 1\n[job]\nflow = "minutes.py"\n[source.readings]\nuse = "jsonl"\npath = "readings.jsonl"\n'
+        '[sink.minutes]\nuse = "stdout"\n'
+    )
+    found = []
+    for workers in ("1", "3"):
+        command = [sys.executable, "-m", "flamecore", "run", "job.toml", "--quiet", "-w", workers]
+        found.append(subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout)
+    assert found[0] == found[1]
+    panes = [json.loads(line) for line in found[0].splitlines()]
+    assert sum(len(pane["value"]) for pane in panes) == 30
+    assert len(panes) == 14

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
-from typing import Any, Generic, Literal, NamedTuple, TypeVar, overload
+from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar, overload
 
 from flamecore.errors import GraphError
 from flamecore.model.builder import Output
@@ -52,7 +52,9 @@ E = TypeVar("E")
 Time = datetime | float | int
 AtEnd = Literal["close", "keep"]
 
-_QUARTER = 15 * 60 * 1_000_000
+__flow_verbs__ = True  # errors name the line that calls a verb
+
+_QUARTER: Final = 15 * 60 * 1_000_000
 """Local midnights of all zones are multiples of it."""
 
 

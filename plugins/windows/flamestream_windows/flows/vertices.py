@@ -50,6 +50,7 @@ class TickingGrouped(Grouped):
     """A grouping whose trigger looks at processing time."""
 
     timers: ClassVar[bool] = True
+    wall: ClassVar[bool] = True
 
 
 def grouped(grouping: Grouping) -> type[Grouped]:
@@ -95,6 +96,7 @@ class TickingStateful(Stateful):
     """A stateful function with timers of processing time."""
 
     timers: ClassVar[bool] = True
+    wall: ClassVar[bool] = True
 
 
 def stateful(function: Function) -> type[Stateful]:

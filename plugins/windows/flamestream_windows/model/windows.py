@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple
 from zoneinfo import ZoneInfo
 
 from flamecore.errors import ConsistencyError
-from flamestream_windows.model.times import END_OF_GLOBAL_WINDOW, EPOCH, MIN, TICK, spell
+from flamestream_windows.model.times import END_OF_GLOBAL_WINDOW, EPOCH, MIN, TICK, date_of, spell
 
 
 class Window(NamedTuple):
@@ -24,6 +24,16 @@ class Window(NamedTuple):
     def max_timestamp(self) -> int:
         """The last instant that belongs to it."""
         return self.end - 1
+
+    @property
+    def start_time(self) -> datetime:
+        """The start as a datetime in UTC."""
+        return date_of(self.start)
+
+    @property
+    def end_time(self) -> datetime:
+        """The end as a datetime in UTC: the first instant that does not belong to it."""
+        return date_of(self.end)
 
     def __str__(self) -> str:
         return "[all of time)" if self == GLOBAL else f"[{_text(self.start)}, {_text(self.end)})"

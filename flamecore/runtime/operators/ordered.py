@@ -198,14 +198,15 @@ class OrderedOperator(StatefulOperator):
         self._note(worked, keys, before)
         self._emit()
 
-    def on_known(self, known: bytes, most: int) -> bool:
+    def on_known(self, known: bytes, most: int, stored: bytes | None = None) -> bool:
         """Work on timers and marks below an order; return whether there are more of them.
 
         Args:
             known: The order.
             most: Most timers and marks to work on.
+            stored: An encoded time from which on timers have to wait, and what is behind them; None: none has.
         """
-        more = self._run_events(known, most)
+        more = self._run_events(known, most, stored)
         self._emit()
         return more
 
@@ -229,10 +230,10 @@ class OrderedOperator(StatefulOperator):
         record = self._records.get(key)
         return record is not None and timer in record[1]
 
-    def _run_events(self, limit: bytes, most: int = maxsize) -> bool:
+    def _run_events(self, limit: bytes, most: int = maxsize, stored: bytes | None = None) -> bool:
         """Work on the timers and marks below an order, but at most so many; return whether more are left."""
         while (place := self.lowest) is not None and place < limit:
-            if most <= 0:
+            if most <= 0 or (stored is not None and place >= stored and place == self.first_timer):
                 return True
             most -= 1
             self._passed = max(self._passed, place)
@@ -491,8 +492,8 @@ class OrderedIntake(ReorderBuffer):
             passed = self._bound(known, most) or known
             if self._waiting and self._waiting[0][0] < passed:
                 self._put_in(self._take(passed), final=True)
-            # Timers before an item need not wait: its record's time is in the journal.
-            self._ordered.on_known(passed if self._stored is None else min(passed, self._stored), most)
+            # Timers before an item need not wait: its record's time is in the journal. So is that of a mark's.
+            self._ordered.on_known(passed, most, self._stored)
         finally:
             self._ordered.end()
         lowest = self.lowest

@@ -459,3 +459,46 @@ def test_a_timer_whose_mark_has_come_already_is_due_at_once() -> None:
     bench.put(3, ("a",))
     bench.drain(9)
     assert bench.outputs == [(order_of(3) + b"\x00", (50, 3))]
+
+
+def marked(bench: Bench) -> Bench:
+    """Return a bench whose operation has one origin of marks."""
+    bench.operator.watermark.connect({(9, 1): Marking("said", function=int)}, lambda *_: None, None)
+    return bench
+
+
+def test_a_timer_is_told_the_watermark_before_the_mark_that_makes_it_due() -> None:
+    bench = marked(AlarmBench())
+    told = list[Now]()
+
+    def on_time(key: Any, state: Any, timer: Timer, now: Now) -> Outcome:
+        told.append(now)
+        return Outcome(None)
+
+    def process(key: Any, state: Any, payload: Any, now: Now) -> Outcome:
+        told.append(now)
+        return Outcome([], [], [Timer(10, 1, mark=True), Timer(20, 2, mark=True)])
+
+    bench.operator.work.process, bench.operator.work.on_time = process, on_time  # type: ignore[method-assign]
+    bench.intake.put_mark(behind_record(order_of(1)), (9, 1, 4))
+    bench.put(2, ("a",))
+    bench.intake.put_mark(behind_record(order_of(2)), (9, 1, 6))
+    bench.intake.put_mark(behind_record(order_of(3)), (9, 1, 15))
+    bench.drain(5)
+    assert told == [Now(2, 4, 4), Now(3, 15, 6)]
+
+
+def test_marks_do_not_wait_for_the_journal_but_behind_a_timer_that_does() -> None:
+    bench = marked(AlarmBench())
+    bench.intake.wait_for_journal()
+    bench.intake.put_mark(behind_record(order_of(1)), (9, 1, 4))
+    bench.drain(3)
+    assert (bench.operator.watermark.value, bench.intake.is_ready, bench.intake.to_store) == (4, False, None)
+    bench.put(4, ("a", (6, 0)))
+    bench.intake.put_mark(behind_record(order_of(8)), (9, 1, 9))
+    bench.drain(10)
+    assert (bench.operator.watermark.value, bench.intake.is_ready, bench.intake.to_store) == (4, False, 10)
+    bench.intake.note_stored(10)
+    bench.drain(10)
+    assert (bench.operator.watermark.value, bench.intake.lowest) == (9, None)
+    assert due(bench) == [("a", 6, 0, 6)]

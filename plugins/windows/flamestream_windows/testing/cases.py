@@ -222,7 +222,7 @@ class _Replay:
         self.switch.fires, self.switch.finishes = event["should_fire"], event["finish_on_fire"]
 
     def _poke(self, event: Case) -> None:
-        self._take(self.keys.give(event.get("key"), Timer(_window(event["window"]))))
+        self._take(self.keys.give(event.get("key"), Timer(window_of(event["window"]))))
 
     def _state(self, event: Case) -> None:
         """Upstream checks nothing here."""
@@ -234,7 +234,7 @@ class _Replay:
 
     def _expect(self, event: Case) -> None:
         for wanted in event["panes"]:
-            found = next((pane for pane in self.panes if _matches(wanted, *pane)), None)
+            found = next((pane for pane in self.panes if matches(wanted, *pane)), None)
             if found is None:
                 raise CaseError("unmatched_output", f"no pane {wanted} among {self.panes}")
             self.panes.remove(found)
@@ -243,11 +243,11 @@ class _Replay:
     def _expect_total(self, event: Case) -> None:
         found: dict[tuple[Hashable, Window], list[list[str]]] = {}
         for key, firing in self.panes:
-            found.setdefault((key, firing.window), []).append(_multiset(firing.value))
+            found.setdefault((key, firing.window), []).append(multiset(firing.value))
             if event.get("every_pane_timestamp") == "window_max" and firing.at != firing.window.end - 1:
                 raise CaseError("unmatched_output", f"the time of {firing} is not its window's end")
         wanted = {
-            (each.get("key"), _window(each["window"])): [_multiset(values) for values in each["panes"]]
+            (each.get("key"), window_of(each["window"])): [multiset(values) for values in each["panes"]]
             for each in event["panes_by_window"]
         }
         if found != wanted:
@@ -262,7 +262,7 @@ class _Replay:
             raise CaseError("hold", f"{held} instead of {event}")
 
     def _expect_closed(self, event: Case) -> None:
-        closed = any(_window(event["window"]) in record.closed for record in self.keys.records.values())
+        closed = any(window_of(event["window"]) in record.closed for record in self.keys.records.values())
         if closed != event["closed"]:
             raise CaseError("closed", f"{closed} instead of {event}")
 
@@ -271,15 +271,18 @@ class _Replay:
             raise CaseError("dropped", f"{dict(self.dropped)} instead of {event}")
 
 
-def _window(spec: Any) -> Window:
+def window_of(spec: Any) -> Window:
+    """Return the window that a case tells of."""
     return GLOBAL if spec == "global" else Window(*spec)
 
 
-def _multiset(values: Sequence[Any]) -> list[str]:
+def multiset(values: Sequence[Any]) -> list[str]:
+    """Return values in an order that does not depend on theirs."""
     return sorted(map(repr, values))
 
 
-def _matches(wanted: Case, key: Hashable, firing: Firing) -> bool:
+def matches(wanted: Case, key: Hashable, firing: Firing) -> bool:
+    """Return whether a pane has all that a case says of it."""
     facts = {
         "key": key,
         "window": "global" if firing.window == GLOBAL else list(firing.window),
@@ -293,7 +296,7 @@ def _matches(wanted: Case, key: Hashable, firing: Firing) -> bool:
         "final": firing.last,
         "kind": "retraction" if firing.retraction else "value",
         "count": len(firing.value),
-        "values": _multiset(firing.value),
+        "values": multiset(firing.value),
     }
-    given = {name: _multiset(value) if name == "values" else value for name, value in wanted.items()}
+    given = {name: multiset(value) if name == "values" else value for name, value in wanted.items()}
     return all(facts[name] == value for name, value in given.items() if value is not None)

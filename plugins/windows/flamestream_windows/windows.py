@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from flamestream_windows.flows.streams import Panes, Timed, TimedKeyed, Windowed, event_time
+from flamestream_windows.flows.streams import Panes, Timed, TimedKeyed, Told, Windowed, event_time
 from flamestream_windows.model.cells import List, Map, OrderedList, Set, Stamped, StatefulFn, Timer, Value
 from flamestream_windows.model.panes import Dropped, Pane, Timing
 from flamestream_windows.model.times import duration
@@ -26,6 +26,7 @@ __all__ = [
     "TimedKeyed",
     "Timer",
     "Timing",
+    "Told",
     "Value",
     "Window",
     "WindowFn",

@@ -22,6 +22,7 @@ from flamestream_windows.testing.cases import Case, Switch, matches, multiset, s
 Record = tuple[str, Any, int, Any]
 """("element", key, time, value), or ("mark", None, 0, watermark)."""
 
+NONE: tuple[Any, ...] = ()
 UNSAID = ("clock", "manual", "poke", "state", "ignore_output")
 
 
@@ -64,7 +65,7 @@ def played(case: Case, workers: int) -> tuple[list[tuple[int, Any]], list[w.Drop
     )
     elements = timed.filter(lambda record: record[0] == "element").key_by(lambda record: record[1])
     windowed = w.Windowed(elements, strategy_of(case["windowing"], Switch()))
-    panes = windowed.fold((), lambda values, record: (*values, record[3]), merge=lambda one, other: one + other)
+    panes = windowed.fold(NONE, lambda values, record: (*values, record[3]), merge=lambda one, other: one + other)
     panes._bare().sink("panes")  # with their times
     panes.dropped.sink("dropped")
     made = flow.run({"records": records}, workers=workers)

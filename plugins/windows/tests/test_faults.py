@@ -19,6 +19,7 @@ from flamestream_windows import triggers as t
 from flamestream_windows import watermarks
 
 Record = tuple[int, int]
+NONE: tuple[int, ...] = ()
 TICK = timedelta(microseconds=1)
 
 
@@ -75,7 +76,9 @@ def of_two_sources(at_end: Any = None) -> fc.Flow:
 
     both = left.rebalance().loop(body).merge(right.filter(lambda record: record[1] % 3))
     sessions = both.key_by(by_value(4)).window(w.sessions(microseconds=3), lateness=5 * TICK)
-    sessions.fold((), lambda values, record: (*values, record[1]), merge=lambda one, other: one + other).sink("visits")
+    sessions.fold(NONE, lambda values, record: (*values, record[1]), merge=lambda one, other: one + other).sink(
+        "visits"
+    )
     updates = both.key_by(by_value(3)).window(w.fixed(microseconds=8), emit="updates", panes="retracting")
     changes = updates.count()
     changes.sink("updates")

@@ -19,6 +19,8 @@ from flamecore.model.stream import KeyedStream, Stream, require_functions
 from flamecore.model.types import element, returned
 from flamecore.model.vertices import ByKey, Route, Vertex
 from flamestream_windows import aggregates as agg
+from flamestream_windows.engine import joins
+from flamestream_windows.engine.functions import Function
 from flamestream_windows.engine.grouping import Grouping
 from flamestream_windows.flows.stamps import (
     STAMPED,
@@ -33,8 +35,9 @@ from flamestream_windows.flows.stamps import (
     stamp_type,
     value_of,
 )
-from flamestream_windows.flows.vertices import grouped
-from flamestream_windows.model.aggregates import Aggregate, named
+from flamestream_windows.flows.vertices import grouped, stateful
+from flamestream_windows.model.aggregates import LEFT, RIGHT, Aggregate, Cogroup, How, Joined, named
+from flamestream_windows.model.cells import StatefulFn
 from flamestream_windows.model.panes import Dropped, Pane
 from flamestream_windows.model.strategy import Emit, Strategy, check_aggregate, check_emits, strategy
 from flamestream_windows.model.strategy import Panes as Mode
@@ -54,6 +57,9 @@ AtEnd = Literal["close", "keep"]
 
 __flow_verbs__ = True  # errors name the line that calls a verb
 
+_SECONDS: Final = 10_000_000
+"""What functions feed on whose times are not known: watermarks come each second."""
+
 _QUARTER: Final = 15 * 60 * 1_000_000
 """Local midnights of all zones are multiples of it."""
 
@@ -71,10 +77,10 @@ class Origin(NamedTuple):
     at_end: AtEnd | None
     sizes: list[int] | None
 
-    def feed(self, windows: WindowFn) -> None:
-        """Note windows that it feeds: marks are as far apart as they allow."""
+    def feed(self, *sizes: int) -> None:
+        """Note windows or times that it feeds: marks are as far apart as they allow."""
         if self.sizes is not None:
-            self.sizes.extend(_sizes(windows))
+            self.sizes.extend(sizes)
             if self.sizes:
                 self.vertex.step = math.gcd(*map(default_step, self.sizes))
 
@@ -311,7 +317,7 @@ class Timed(Stream[T]):
         return TimedKeyed(self, key)
 
 
-def _itself(value: T) -> T:
+def _itself(value: Any) -> Any:
     return value
 
 
@@ -384,8 +390,155 @@ class TimedKeyed(KeyedStream[K, T]):
         except GraphError as error:
             raise _named("window", vertex, error) from None
         for origin in self._timed._origins:
-            origin.feed(windows)
+            origin.feed(*_sizes(windows))
         return Windowed(self, made)
+
+    def process(self, function: type[StatefulFn[K, T, U]], *, name: str | None = None) -> Told[U, T]:
+        """Apply a function with cells and timers to the items of each key, in the order of the stream.
+
+        Args:
+            function: A class with `on_element`, and `on_…` for each of its timers.
+            name: The name of the operation.
+        """
+        vertex = self._timed._vertex
+        if not (isinstance(function, type) and issubclass(function, StatefulFn)):
+            raise GraphError(
+                f"process after {vertex.name!r} takes a class with on_element, not {function!r:.80}",
+                hint="Derive it from w.StatefulFn.",
+                vertex=vertex.name,
+            )
+        return self._processed("process", name, function, element(returned(function.on_element)), _SECONDS)
+
+    def distinct(self, *, within: timedelta, name: str | None = None) -> Told[T, T]:
+        """Return the first item of each key within a time, on either side of it."""
+        micros = self._micros("distinct", "within", within)
+        return self._processed("distinct", name, joins.distinct(micros), self._timed._type, micros)
+
+    def inactive(self, *, after: timedelta, name: str | None = None) -> Told[tuple[K, T], T]:
+        """Return each key with its last item, once nothing has come of it for a time."""
+        micros = self._micros("inactive", "after", after)
+        return self._processed("inactive", name, joins.inactive(micros), tuple, micros)
+
+    def as_of(
+        self, other: TimedKeyed[K, U], *, keep: timedelta, name: str | None = None
+    ) -> Told[tuple[T, U | None], tuple[int, T | U]]:
+        """Return each item with the last one of the other stream that is not later, or None.
+
+        Args:
+            other: The other stream, by the same key.
+            keep: How old that one may be.
+            name: The name of the operation.
+        """
+        micros = self._micros("as_of", "keep", keep)
+        return self._with("as_of", other)._processed("as_of", name, joins.as_of(micros), tuple, _SECONDS)
+
+    @overload
+    def join(
+        self,
+        other: TimedKeyed[K, U],
+        *,
+        before: timedelta,
+        after: timedelta,
+        how: Literal["inner"] = "inner",
+        name: str | None = None,
+    ) -> Told[tuple[T, U], tuple[int, T | U]]: ...
+    @overload
+    def join(
+        self, other: TimedKeyed[K, U], *, before: timedelta, after: timedelta, how: How, name: str | None = None
+    ) -> Told[tuple[T | None, U | None], tuple[int, T | U]]: ...
+    def join(
+        self,
+        other: TimedKeyed[K, U],
+        *,
+        before: timedelta,
+        after: timedelta,
+        how: How = "inner",
+        name: str | None = None,
+    ) -> Told[Any, Any]:
+        """Return pairs of an item and one of the other stream whose times are close.
+
+        Args:
+            other: The other stream, by the same key.
+            before: How much earlier the other item may be.
+            after: How much later it may be.
+            how: Whether an item without another comes with None: none (`inner`), one of this stream (`left`), or one of
+                either (`outer`).
+            name: The name of the operation.
+        """
+        least, most = (self._micros("join", word, time, 0) for word, time in (("before", before), ("after", after)))
+        function = joins.interval_join(least, most, self._how("join", how))
+        return self._with("join", other)._processed("join", name, function, tuple, least + most or _SECONDS)
+
+    def _processed(
+        self, word: str, name: str | None, function: type[StatefulFn[Any, Any, Any]], declared: Any, size: int
+    ) -> Told[Any, Any]:
+        timed = self._timed
+        if timed._retracts:
+            raise GraphError(
+                f"{word} after {timed._vertex.name!r}: retractions come to it, and it takes none back",
+                hint="Use panes='accumulating' or 'discarding' before it.",
+                vertex=timed._vertex.name,
+            )
+        try:
+            made = Function(function)
+        except GraphError as error:
+            raise _named(word, timed._vertex, error) from None
+        for origin in timed._origins:
+            origin.feed(size)
+        told = (
+            self._with_times()
+            ._bare()
+            .apply(stateful(made), name=timed._flow._name(name, word), function=made, times=timed._form)
+        )
+        return Told(told, timed._origins, declared, timed._type)
+
+    def _with(self, word: str, other: TimedKeyed[Any, Any]) -> TimedKeyed[Any, Any]:
+        """Return the items of both streams by their keys, each with its side."""
+        if not isinstance(other, TimedKeyed):
+            raise GraphError(
+                f"{word} after {self._timed._vertex.name!r} takes a stream with event time and a key, not "
+                f"{other!r:.80}",
+                hint="Give it both: w.event_time(stream, at).key_by(key).",
+                vertex=self._timed._vertex.name,
+            )
+        names = [self._timed._flow._name(None, f"{word}.{side}") for side in ("left", "right")]
+        left = self._timed.map(_on_the_left, name=names[0])
+        right = other._timed.map(_on_the_right, name=names[1])
+        keys = (self._key, other._key)
+
+        def key(pair: tuple[int, Any]) -> Any:
+            return keys[pair[0]](pair[1])
+
+        both: Timed[Any] = left.merge(right)
+        return both.key_by(named_after(key, self._key, returned(self._key)))
+
+    def _micros(self, word: str, argument: str, time: timedelta, least: int = 1) -> int:
+        vertex = self._timed._vertex
+        try:
+            micros = duration(time, argument)
+        except (TypeError, ValueError) as error:
+            raise GraphError(f"{word} after {vertex.name!r}: {error}", vertex=vertex.name) from None
+        if micros < least:
+            raise GraphError(f"{word} after {vertex.name!r}: {argument} has to be a positive time", vertex=vertex.name)
+        return micros
+
+    def _how(self, word: str, how: How) -> How:
+        if how not in ("inner", "left", "outer"):
+            vertex = self._timed._vertex
+            raise GraphError(
+                f"{word} after {vertex.name!r}: how={how!r} is no join",
+                hint="Say 'inner', 'left' or 'outer'.",
+                vertex=vertex.name,
+            )
+        return how
+
+
+def _on_the_left(value: Any) -> tuple[int, Any]:
+    return (LEFT, value)
+
+
+def _on_the_right(value: Any) -> tuple[int, Any]:
+    return (RIGHT, value)
 
 
 def _named(word: str, vertex: Vertex, error: GraphError) -> GraphError:
@@ -473,6 +626,35 @@ class Windowed(Generic[K, T]):
         """Return a list of the items of each window, in the order in which they came."""
         return self._grouped("collect", name, agg.collect(), list)
 
+    def join(
+        self, other: Windowed[K, U], *, how: How = "inner", name: str | None = None
+    ) -> Panes[K, list[tuple[T | None, U | None]], tuple[int, T | U]]:
+        """Return the pairs of the items of two streams in one window.
+
+        Args:
+            other: The other stream, by the same key, in the same windows.
+            how: Whether an item without another comes with None: none (`inner`), one of this stream (`left`), or one of
+                either (`outer`).
+            name: The name of the operation.
+        """
+        return self._both("join", other)._grouped("join", name, Joined(self._keyed._how("join", how)), list)
+
+    def cogroup(
+        self, other: Windowed[K, U], *, name: str | None = None
+    ) -> Panes[K, tuple[list[T], list[U]], tuple[int, T | U]]:
+        """Return the items of two streams in one window, as two lists."""
+        return self._both("cogroup", other)._grouped("cogroup", name, Cogroup(), tuple)
+
+    def _both(self, word: str, other: Windowed[Any, Any]) -> Windowed[Any, Any]:
+        vertex = self._keyed._timed._vertex
+        if not isinstance(other, Windowed) or other._strategy != self._strategy:
+            raise GraphError(
+                f"{word} after {vertex.name!r} takes a stream in the windows {self._strategy}, not {other!r:.160}",
+                hint="Give window the same words on both sides.",
+                vertex=vertex.name,
+            )
+        return Windowed(self._keyed._with(word, other._keyed), self._strategy)
+
     def _checked(self, word: str, make: Callable[[], Aggregate]) -> Aggregate:
         vertex = self._keyed._timed._vertex
         try:
@@ -504,16 +686,23 @@ class Windowed(Generic[K, T]):
 
 
 @all_shown_at_caller
-class Panes(Timed[Pane[K, V]], Generic[K, V, E]):
-    """The panes of windows, each at the time that its strategy says."""
+class Told(Timed[U], Generic[U, E]):
+    """What comes of an operation on event time, and of which items it tells beside that."""
 
-    def __init__(self, told: Stream[Any], origins: tuple[Origin, ...], strategy: Strategy, elements: Any) -> None:
+    def __init__(
+        self,
+        told: Stream[Any],
+        origins: tuple[Origin, ...],
+        declared: Any,
+        elements: Any,
+        *,
+        word: str = "outputs",
+        retracts: bool = False,
+    ) -> None:
         self._told = told
-        self._strategy = strategy
         self._elements = elements
-        self._made: Stream[Any] | None = None
-        panes = told.filter(is_pane, name=told._flow._name(None, f"{told._vertex.name}.panes"))
-        super().__init__(panes, STAMPED, origins, Pane, retracts=strategy.panes == "retracting")
+        outputs = told.filter(is_pane, name=told._flow._name(None, f"{told._vertex.name}.{word}"))
+        super().__init__(outputs, STAMPED, origins, declared, retracts=retracts)
 
     @property
     def late(self) -> Stream[E]:
@@ -529,6 +718,16 @@ class Panes(Timed[Pane[K, V]], Generic[K, V, E]):
         called = f"{self._told._vertex.name}.{word}"
         found = self._told.filter(is_it, name=self._flow._name(None, called))
         return Timed(found, STAMPED, self._origins, declared)
+
+
+@all_shown_at_caller
+class Panes(Told[Pane[K, V], E], Generic[K, V, E]):
+    """The panes of windows, each at the time that its strategy says."""
+
+    def __init__(self, told: Stream[Any], origins: tuple[Origin, ...], strategy: Strategy, elements: Any) -> None:
+        self._strategy = strategy
+        retracts = strategy.panes == "retracting"
+        super().__init__(told, origins, Pane, elements, word="panes", retracts=retracts)
 
     def values(self) -> Timed[V]:
         """Return the values of the panes alone."""

@@ -1,25 +1,97 @@
-"""Fixtures of all tests: one session of Spark."""
+"""Fixtures of all tests: one session of Spark, and a Java that starts quickly."""
 
 from __future__ import annotations
 
+import os
+import shlex
+import shutil
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from hashlib import blake2s
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Final
 from urllib.request import Request, urlopen
 
 import pytest
 
+from flamecore.errors import MissingDependencyError
+from flamestream_spark.session.java import find_java
 from flamestream_spark.session.session import session
+
+LEARN_S: Final = 300.0
+PROGRAM: Final = """
+from flamestream_spark.session.session import session
+
+with session("local[2]") as spark:
+    rows = spark.createDataFrame([(2, "b"), (1, "a")], "n int, line string")
+    rows.orderBy("n").mapInArrow(lambda batches: batches, "n int, line string").count()
+"""
+"""A program from whose run Java learns which classes Spark needs."""
 
 SERVER: Final = "import sys; from moto.server import main; main(['-H', '127.0.0.1', '-p', sys.argv[1]])"
 
 
+@pytest.fixture(scope="session", autouse=True)
+def quick_java(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[None]:
+    """Start Java as suits programs of seconds: compiled quickly, and with Spark's classes as an earlier run left them.
+
+    Each process of Spark that a test starts takes less than half of the work then. What is learnt stays in pytest's
+    cache, for all runs with this Java and this Spark.
+    """
+    try:
+        home = find_java() or os.environ.get("JAVA_HOME")
+    except MissingDependencyError:  # tests that need one say so
+        home = None
+    java = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    if java is None or sys.platform == "win32":
+        yield
+        return
+    cache = getattr(pytestconfig, "cache", None)
+    folder = cache.mkdir("java") if cache is not None else tmp_path_factory.mktemp("java")
+    with pytest.MonkeyPatch.context() as environ:
+        environ.setenv("JAVA_HOME", str(quick_home(java, folder)))
+        yield
+
+
+def quick_home(java: str, cache: Path) -> Path:
+    """Make a folder that serves as `JAVA_HOME`, and return it."""
+    import pyspark
+
+    jars = Path(pyspark.__file__).with_name("jars")
+    said = subprocess.run([java, "-version"], capture_output=True, timeout=60, check=True).stderr
+    key = blake2s(f"{java} {said!r} {jars} {jars.stat().st_mtime_ns}".encode(), digest_size=8).hexdigest()
+    made = cache / key
+    if not made.is_dir():
+        new = cache / f"{key}.{os.getpid()}"
+        learn = make_home(new / "learn", java, f"-XX:ArchiveClassesAtExit={new / 'classes.jsa'}")
+        # It takes as long as its output is open: Java writes the file down after Python has ended.
+        command = [sys.executable, "-c", PROGRAM]
+        environ = os.environ | {"JAVA_HOME": str(learn)}
+        subprocess.run(command, env=environ, capture_output=True, timeout=LEARN_S, check=False)
+        archive = f"-XX:SharedArchiveFile={made / 'classes.jsa'}"
+        make_home(new, java, "-XX:TieredStopAtLevel=1", archive, "-Xlog:cds*=off")
+        try:
+            new.rename(made)
+        except OSError:  # another run was faster
+            shutil.rmtree(new)
+    return made
+
+
+def make_home(folder: Path, java: str, *options: str) -> Path:
+    """Make a folder whose `bin/java` starts that Java with options."""
+    script = folder / "bin" / "java"
+    script.parent.mkdir(parents=True)
+    script.write_text(f'#!/bin/sh\nexec {shlex.join([java, *options])} "$@"\n')
+    script.chmod(0o755)
+    return folder
+
+
 @pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
+def spark(quick_java: None) -> Iterator[Any]:
     """Yield a session that runs four tasks at once, on this machine."""
     with session("local[4]", {"spark.sql.shuffle.partitions": "2", "spark.sql.session.timeZone": "UTC"}) as made:
         yield made

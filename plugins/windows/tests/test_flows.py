@@ -149,6 +149,28 @@ def test_a_flow_gives_what_the_engine_gives_with_any_number_of_workers(part: int
     assert seen > 40
 
 
+@pytest.mark.parametrize("workers", [1, 3])
+def test_labels_tie_values_together_without_times(workers: int) -> None:
+    records: list[Record] = [("a", 3, 10, None), ("b", 0, 5, 7), ("a", 2, 20, None)]
+    flow = fc.Flow("labels")
+    values = w.event_time(flow.source("records", tuple), lambda record: record[2]).map(lambda record: record[:2])
+    parts = values.label("record").flat_map(lambda pair: [pair[0]] * pair[1])
+    parts.gather("record").sink("parts")
+    parts.key_by(lambda key: key, label="record").count().sink("counts")
+    found = flow.run({"records": records}, workers=workers)
+    assert found["parts"] == [(record[:2], (record[0],) * record[1]) for record in records]
+    assert found["counts"] == [("a", 1), ("a", 2), ("a", 3), ("a", 1), ("a", 2)]
+
+
+def test_labels_that_lead_nowhere_are_refused_in_streams_with_times() -> None:
+    flow = fc.Flow("labels")
+    timed = w.event_time(flow.source("records", tuple), lambda record: record[2])
+    with pytest.raises(fc.GraphError, match="there is no label 'record'"):
+        timed.gather("record")
+    with pytest.raises(fc.GraphError, match="there is no label 'record'"):
+        timed.key_by(lambda record: record[0], label="record")
+
+
 def test_the_core_loads_nothing_of_the_plugin() -> None:
     code = "import sys, flamecore.testing; print([each for each in sys.modules if each.startswith('flamestream')])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

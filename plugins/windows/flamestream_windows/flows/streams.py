@@ -14,7 +14,7 @@ from flamecore.errors import GraphError
 from flamecore.model.builder import Output
 from flamecore.model.failure import all_shown_at_caller, shown_at_caller
 from flamecore.model.meta import Meta
-from flamecore.model.ordered import Marking
+from flamecore.model.ordered import Gathered, Marking
 from flamecore.model.stream import KeyedStream, Stream, require_functions
 from flamecore.model.types import element, returned
 from flamecore.model.vertices import ByKey, Route, Vertex
@@ -312,9 +312,21 @@ class Timed(Stream[T]):
         """Apply an operation that has no method here to the values, as `Stream.apply` does."""
         return self._plain().apply(kind, name=name, type=type, **settings)
 
-    def key_by(self, key: Callable[[T], K]) -> TimedKeyed[K, T]:
-        """Give each item a key, as `Stream.key_by` does."""
-        return TimedKeyed(self, key)
+    def label(self, name: str) -> Stream[T]:
+        """Label each item, as `Stream.label` does; what comes of it has no times."""
+        return self._plain().label(name)
+
+    def gather(self, label: str, *, name: str | None = None) -> Stream[Gathered[Any, T]]:
+        """Return what has come of each labelled item, as `Stream.gather` does, without times."""
+        return self._plain().gather(label, name=name)
+
+    @overload
+    def key_by(self, key: Callable[[T], K], *, label: None = None) -> TimedKeyed[K, T]: ...
+    @overload
+    def key_by(self, key: Callable[[T], K], *, label: str | None = ...) -> KeyedStream[K, T]: ...
+    def key_by(self, key: Callable[[T], K], *, label: str | None = None) -> KeyedStream[K, T]:
+        """Give each item a key, as `Stream.key_by` does; with a label the items have no times."""
+        return TimedKeyed(self, key) if label is None else self._plain().key_by(key, label=label)
 
 
 def _itself(value: Any) -> Any:

@@ -255,8 +255,8 @@ def test_a_rear_may_be_halted_again() -> None:
             Collector("out", 1), Shouting(), Sender(Here(), lambda error: None), listeners=(), delivered=lambda *_: None
         )
         async with asyncio.timeout(5):
-            await host.halt()
-            await host.halt()
+            await host.writer.halt()
+            await host.writer.halt()
 
     asyncio.run(body())
 
@@ -272,4 +272,4 @@ def test_dead_letters_are_never_encoded() -> None:
         translate=str.lower,
     )
     with pytest.raises(AssertionError, match="encoded already"):
-        asyncio.run(host._write(1, None, ["x"]))
+        asyncio.run(host.writer.write(1, None, ["x"]))

@@ -32,10 +32,7 @@ class Failures:
     """The failures of records that came in on this worker, and their barriers.
 
     Args:
-        worker: The number of this worker.
-        plan: The job's plan, with the hosts of fronts and the fate of failures.
-        random: Draws ids that tell the failures of different operations apart.
-        outboxes: The outbox of each worker.
+        plan: The job's plan, with the fate of failures.
         fronts: The fronts that this worker hosts, by number.
 
     Attributes:
@@ -45,94 +42,38 @@ class Failures:
         first_passed: The earliest of them, by its time, in words.
     """
 
-    def __init__(
-        self, worker: int, plan: Plan, *, random: Random, outboxes: Outboxes, fronts: Mapping[int, Front]
-    ) -> None:
+    def __init__(self, plan: Plan, fronts: Mapping[int, Front]) -> None:
         self.segments = (*plan.segments.of, plan.segments.last)
         self.passed = 0
         self.first_passed: dict[int, str] = {}
         self._first = len(plan.graph.vertices)  # the index of a vertex's failures that end the job is so much greater
         self._last = 2 * self._first  # that of all others
-        self._worker = worker
         self._plan = plan
-        self._random = random
-        self._outboxes = outboxes
         self._fronts = fronts
         self._sources = {source.name: source for source in plan.graph.sources}
         self._barriers: dict[int, Barrier] = {}  # by index; only where something has failed
         self._ending: dict[str, list[tuple[bytes, Failure]]] = {}  # for each rear, what it has not been told
-        self._idents: dict[int, int] = {}
 
     def arrivals(self) -> Iterator[tuple[int, Step]]:
         """Yield each index of failures, and the step that takes them.
 
         They are failures of records whose fronts are hosted here.
         """
-        return ((index, partial(self._hold, index)) for index in range(self._first, self._last + 1))
+        return ((index, partial(self.hold, index)) for index in range(self._first, self._last + 1))
 
     def malformed(self, source: str, order: bytes, failure: Failure) -> None:
         """Take a malformed record of a front that is hosted here."""
-        self._hold(self._index(self._sources[source], failure), order, 0, True, failure)
+        self.hold(self.index_of(self._sources[source], failure), order, 0, True, failure)
 
-    def _index(self, vertex: Vertex, failure: Failure) -> int:
+    def index_of(self, vertex: Vertex, failure: Failure) -> int:
+        """Return the index under which a failure at a vertex comes."""
         return self._first + vertex.index if failure.fatal else self._last
 
-    def _hold(self, index: int, order: bytes, trace: int, alive: bool, failure: Failure) -> None:
+    def hold(self, index: int, order: bytes, trace: int, alive: bool, failure: Failure) -> None:
+        """Hold a failure of a record whose front is hosted here, or take one back."""
         if index not in self._barriers:
             self._barriers[index] = Barrier("failures")
         self._barriers[index].step(order, trace, alive, failure)
-
-    def fail_at(self, vertex: Vertex) -> Fail:
-        """Return the function that steps of `vertex` call when user code fails.
-
-        It makes the failure an item of the failures' barrier.
-        """
-        home = self._home
-        # Failures of one item at one operation come home from whichever worker it was on; as with any operation's
-        # outputs, the trace says from which.
-        if vertex.index not in self._idents:
-            self._idents[vertex.index] = self._random.getrandbits(64)
-        ident = self._idents[vertex.index]
-        letters = self._plan.settings.on_error == DEAD_LETTERS
-
-        def fail(order: bytes, trace: int, alive: bool, payload: object, error: Exception) -> None:
-            key, reason = None, _reason(error)
-            if isinstance(vertex.route, ByKey):
-                try:
-                    value = payload.key if type(payload) is Due else vertex.route.key(payload)
-                    key = shorten_repr(value)
-                    if isinstance(error, TypeError):  # Python's text names no type that can be used instead
-                        reason = _refused_key(value) or reason
-                except Exception:  # noqa: BLE001 - the key function may be what failed
-                    key = None
-            failure = Failure(
-                source=None,
-                vertex=vertex.name,
-                record=shorten_repr(payload),
-                key=key,
-                reason=reason,
-                declared=vertex.declared,
-                frames=user_frames(error),
-                fatal=self._plan.settings.on_error == "fail" or isinstance(error, FlowMistake),
-                worker=self._worker,
-                at=GlobalTime.decode(order),
-                trace=user_traceback(error) if letters and alive else "",
-                error=error,
-            )
-            home(self._index(vertex, failure), order, trace ^ ident, alive, failure)
-
-        return fail
-
-    def _home(self, index: int, order: bytes, trace: int, alive: bool, failure: Failure) -> None:
-        """Send a failure to the worker that hosts the front of its record.
-
-        Only that worker knows the record's place in its source.
-        """
-        host = self._plan.host_of(failure.at.front)
-        if host == self._worker:
-            self._hold(index, order, trace, alive, failure)
-        else:
-            self._outboxes[host].put(index, order, trace, alive, failure)
 
     def release(self, min_time: Callable[[int], int]) -> tuple[Failure | None, list[tuple[bytes, Failure]]]:
         """Release the failures that the minimum time has passed.
@@ -204,6 +145,74 @@ class Failures:
             # Read once more by the source: nothing is kept for it on the way of all records that do not fail.
             original=front.original(failure.at.time),
         )
+
+
+class FailureWays:
+    """The ways of failures from the operations of a worker to the workers that host the records' fronts.
+
+    Args:
+        worker: The number of this worker.
+        plan: The job's plan, with the hosts of fronts.
+        random: Source of the ids that tell the failures of different operations apart.
+        outboxes: The outbox of each worker.
+        held: The failures that this worker holds.
+    """
+
+    def __init__(self, worker: int, plan: Plan, *, random: Random, outboxes: Outboxes, held: Failures) -> None:
+        self._worker, self._plan, self._random, self._outboxes, self._held = worker, plan, random, outboxes, held
+        self._idents: dict[int, int] = {}
+
+    def fail_at(self, vertex: Vertex) -> Fail:
+        """Return the function that steps of `vertex` call when user code fails.
+
+        It makes the failure an item of the failures' barrier.
+        """
+        home = self._home
+        # Failures of one item at one operation come home from whichever worker it was on; as with any operation's
+        # outputs, the trace says from which.
+        if vertex.index not in self._idents:
+            self._idents[vertex.index] = self._random.getrandbits(64)
+        ident = self._idents[vertex.index]
+        letters = self._plan.settings.on_error == DEAD_LETTERS
+
+        def fail(order: bytes, trace: int, alive: bool, payload: object, error: Exception) -> None:
+            key, reason = None, _reason(error)
+            if isinstance(vertex.route, ByKey):
+                try:
+                    value = payload.key if type(payload) is Due else vertex.route.key(payload)
+                    key = shorten_repr(value)
+                    if isinstance(error, TypeError):  # Python's text names no type that can be used instead
+                        reason = _refused_key(value) or reason
+                except Exception:  # noqa: BLE001 - the key function may be what failed
+                    key = None
+            failure = Failure(
+                source=None,
+                vertex=vertex.name,
+                record=shorten_repr(payload),
+                key=key,
+                reason=reason,
+                declared=vertex.declared,
+                frames=user_frames(error),
+                fatal=self._plan.settings.on_error == "fail" or isinstance(error, FlowMistake),
+                worker=self._worker,
+                at=GlobalTime.decode(order),
+                trace=user_traceback(error) if letters and alive else "",
+                error=error,
+            )
+            home(self._held.index_of(vertex, failure), order, trace ^ ident, alive, failure)
+
+        return fail
+
+    def _home(self, index: int, order: bytes, trace: int, alive: bool, failure: Failure) -> None:
+        """Send a failure to the worker that hosts the front of its record.
+
+        Only that worker knows the record's place in its source.
+        """
+        host = self._plan.host_of(failure.at.front)
+        if host == self._worker:
+            self._held.hold(index, order, trace, alive, failure)
+        else:
+            self._outboxes[host].put(index, order, trace, alive, failure)
 
 
 def _reason(error: Exception) -> str:

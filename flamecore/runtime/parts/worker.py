@@ -38,7 +38,7 @@ from flamecore.runtime.operators.marks import MarkingOperator
 from flamecore.runtime.operators.prefix import Ahead, runs_of
 from flamecore.runtime.operators.table import Operators
 from flamecore.runtime.parts.counters import NodeStats
-from flamecore.runtime.parts.failures import Failures
+from flamecore.runtime.parts.failures import Failures, FailureWays
 from flamecore.runtime.parts.front import Front, LatestTime, Malformed, merge_rejected, split
 from flamecore.runtime.parts.front_merge import Records, merges
 from flamecore.runtime.state.journal import GivenTimes
@@ -121,9 +121,10 @@ class Worker:
             self._opens[DEAD_LETTERS] = self._last
         self._released = {rear: min(listener.min_time(segment), 0) for rear, segment in self._opens.items()}
         self._delivered: dict[str, int] = {}
-        self._failures = Failures(index, plan, random=random, outboxes=self.outboxes, fronts=self.fronts)
+        self._failures = Failures(plan, self.fronts)
+        ways = FailureWays(index, plan, random=random, outboxes=self.outboxes, held=self._failures)
         self._segment_of = (*segments.entered, *self._failures.segments, *segments.entered)
-        self.compiled = compile_worker(plan, index, random, self.outboxes, self._failures.fail_at, operators)
+        self.compiled = compile_worker(plan, index, random, self.outboxes, ways.fail_at, operators)
         self._told = dict.fromkeys(self.compiled.timed, MIN_TIME)  # by segment, the last time passed to operators
         self.compiled.arrivals.update(self._failures.arrivals())
 

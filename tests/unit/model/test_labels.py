@@ -165,7 +165,7 @@ def test_the_labelled_item_goes_behind_all_other_uses_of_the_label() -> None:
 
 def test_a_key_for_each_label_offers_what_keeps_state_by_key_alone() -> None:
     flow = fc.Flow("flow")
-    keyed = numbers(flow).label("line").key_by(abs, label="line")
+    keyed: Any = numbers(flow).label("line").key_by(abs, label="line")
     for refused in (lambda: keyed.group(2), lambda: keyed.map(abs), lambda: keyed.loop(lambda inside: inside)):
         with pytest.raises(GraphError, match=r"key_by after 'label:line' keeps state for each label 'line', and "):
             refused()

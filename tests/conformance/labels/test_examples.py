@@ -23,7 +23,7 @@ from flamecore.testing import assert_exactly_once
 from flamecore.testing.flows.deterministic import acker_named
 from flamecore.testing.simulation.simulation import Simulation
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "labels"
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "labels"
 NAMES = ["classifier", "search"]
 DATA = {"classifier": "documents", "search": "events"}
 TOPICS = {"sea": "fish net boat tide", "wood": "tree leaf deer bark", "town": "tram roof shop bell"}

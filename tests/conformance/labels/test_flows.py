@@ -52,6 +52,9 @@ def parts_of_parts() -> fc.Flow:
     return flow
 
 
+NOTHING: frozenset[str] = frozenset()
+
+
 def asked(number: int, state: frozenset[str], word: str) -> tuple[frozenset[str], list[str]]:
     return state | {word}, [] if word in state or len(state) > number else [word]
 
@@ -69,7 +72,7 @@ def searched() -> fc.Flow:
     flow = fc.Flow("searched")
 
     def body(inside: fc.Stream[str]) -> tuple[fc.Stream[str], fc.Stream[str]]:
-        new = inside.key_by(len, label="request").stateful_map(frozenset(), visit, name="visit")
+        new = inside.key_by(len, label="request").stateful_map(NOTHING, visit, name="visit")
         left, back = new.broadcast(2)
         return back.flat_map(shorter), left
 
@@ -237,7 +240,7 @@ def scattered(random: Random) -> tuple[Any, dict[str, Any]]:
 
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
 def test_any_flow_between_gives_what_the_reference_does(seed: int) -> None:
-    found = None
+    found: tuple[dict[str, Any], Failed | None] | None = None
     for attempt in range(100):
         random = Random(f"labels {seed} {attempt}")
         spec, records = scattered(random)

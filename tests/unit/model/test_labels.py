@@ -166,9 +166,9 @@ def test_the_labelled_item_goes_behind_all_other_uses_of_the_label() -> None:
 def test_a_key_for_each_label_offers_what_keeps_state_by_key_alone() -> None:
     flow = fc.Flow("flow")
     keyed: Any = numbers(flow).label("line").key_by(abs, label="line")
-    for refused in (lambda: keyed.group(2), lambda: keyed.map(abs), lambda: keyed.loop(lambda inside: inside)):
+    for method, argument in (("group", 2), ("map", abs), ("flat_map", range), ("apply", Plain), ("loop", abs)):
         with pytest.raises(GraphError, match=r"key_by after 'label:line' keeps state for each label 'line', and "):
-            refused()
+            getattr(keyed, method)(argument)
 
 
 def test_state_by_label_is_in_no_snapshot() -> None:

@@ -61,7 +61,8 @@ class Outcome(NamedTuple):
     Attributes:
         state: The state of the key from now on, an immutable value; None: the key has none, and is forgotten.
         outputs: The outputs, in order.
-        timers: All timers of the key that are pending from now on. One that is left out is cancelled.
+        timers: All timers of the key that are pending from now on. One that is left out is cancelled. `KEPT`, for an
+            item of a key that has state: timers and hold stay as they are, which costs nothing.
         hold: The marks of the operation are no higher than this, for the sake of the key; None: it holds back none.
             From call to call of a key it must not go below the marks that it has let pass.
     """
@@ -70,6 +71,10 @@ class Outcome(NamedTuple):
     outputs: Iterable[Any] = ()
     timers: Iterable[Timer] = ()
     hold: int | None = None
+
+
+KEPT: Final[tuple[Timer, ...]] = (Timer(MIN_TIME),)
+"""What stands for timers and hold that stay as they are. It counts by identity."""
 
 
 class Due(NamedTuple):

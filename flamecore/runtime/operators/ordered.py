@@ -29,7 +29,7 @@ from flamecore.model.batch import Orders
 from flamecore.model.failure import FlowMistake, describe, shorten_repr
 from flamecore.model.hashing import check_key
 from flamecore.model.meta import MAX_TIME, MIN_TIME, Meta, child_codes, decode_time, encode_child, encode_time
-from flamecore.model.ordered import MOST_PAST, Due, Now, Ordered, Outcome, Timer, is_shared, tie_of, timer_place
+from flamecore.model.ordered import KEPT, MOST_PAST, Due, Now, Ordered, Outcome, Timer, is_shared, tie_of, timer_place
 from flamecore.runtime.operators.reorder import ReorderBuffer
 from flamecore.runtime.operators.watermark import Watermark
 
@@ -180,14 +180,17 @@ class OrderedOperator(StatefulOperator):
                 if type(outcome) is not Outcome:
                     raise _no_outcome(outcome)
                 found = [*outcome.outputs]
-                new = self._settled(key, order, outcome, now, found) if outcome.timers else _record(outcome)
+                if (stays := outcome.timers is KEPT) and record is not None:
+                    new: Record | None = (outcome.state, record[1], record[2])
+                else:
+                    new = self._settled(key, order, outcome, now, found) if outcome.timers else _record(outcome)
             except Exception as error:  # noqa: BLE001 - the failing item is the user's to see
                 self._fail(order, trace, True, payload, error)
                 continue
-            if new is None or new[1:] != _PLAIN or (record is not None and record[1:] != _PLAIN):
-                self._keep(key, record, new)
-            else:
+            if new is not None and (stays or (new[1:] == _PLAIN and (record is None or record[1:] == _PLAIN))):
                 records[key] = new
+            else:
+                self._keep(key, record, new)
             worked.append(order)
             keys.append(key)
             before.append(record)

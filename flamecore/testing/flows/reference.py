@@ -33,6 +33,7 @@ from flamecore.model.meta import (
 )
 from flamecore.model.ordered import (
     CLOSING,
+    KEPT,
     Marking,
     Now,
     Ordered,
@@ -401,8 +402,11 @@ class OrderedModel:
             payload = self.waiting.pop(order)
             key = self.key_of(payload)
             check_key(key)
-            state = self.outcomes.get(key, Outcome()).state
-            return self.settle(key, order, None, self.work.process(key, state, payload, self.now(time)))
+            before = self.outcomes.get(key, Outcome())
+            outcome = self.work.process(key, before.state, payload, self.now(time))
+            if outcome.timers is KEPT:
+                outcome = outcome._replace(timers=before.timers, hold=before.hold)
+            return self.settle(key, order, None, outcome)
         timers = self.due(time + 1)
         if not timers or timers[0][0] != order:
             if not self.reached:

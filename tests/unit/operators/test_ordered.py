@@ -14,7 +14,7 @@ from flamecore.abc.operator import GONE, Site, Way, Work, each
 from flamecore.errors import NoInvalideeError, OrderViolationError
 from flamecore.model.failure import FlowMistake
 from flamecore.model.meta import GlobalTime, decode_children, encode_time
-from flamecore.model.ordered import Marking, Now, Ordered, Outcome, Timer, behind, behind_record
+from flamecore.model.ordered import KEPT, Marking, Now, Ordered, Outcome, Timer, behind, behind_record
 from flamecore.model.vertices import ByKey
 from flamecore.runtime.operators.ordered import OrderedIntake, OrderedOperator
 
@@ -502,3 +502,32 @@ def test_marks_do_not_wait_for_the_journal_but_behind_a_timer_that_does() -> Non
     bench.drain(10)
     assert (bench.operator.watermark.value, bench.intake.lowest) == (9, None)
     assert due(bench) == [("a", 6, 0, 6)]
+
+
+def test_timers_and_hold_that_are_kept_stay_as_they_are() -> None:
+    bench = marked(AlarmBench(snapshots=True))
+    said = list[int]()
+    bench.operator.watermark.connect({(9, 1): Marking("said", function=int)}, lambda _, value: said.append(value), None)
+    bench.operator.work.process = lambda _key, state, payload, now: (  # type: ignore[method-assign]
+        Outcome((1,), [], [Timer(20, 5), Timer(30, 6, mark=True)], 7)
+        if state is None
+        else Outcome((*state, 2), [], KEPT)
+    )
+    bench.operator.work.on_time = lambda key, state, timer, now: Outcome(None, [(timer.tag, state)])  # type: ignore[method-assign]
+    bench.put(1, ("a",))
+    bench.put(2, ("a",))
+    bench.intake.put_mark(behind_record(order_of(3)), (9, 1, 10))
+    bench.drain(9)
+    assert said == [7]
+    assert bench.operator.cut(encode_time(2)) == [{"a": ((1,), ((20, 5, False), (30, 6, True)), 7)}]
+    assert bench.operator.cut(encode_time(9)) == [{"a": ((1, 2), ((20, 5, False), (30, 6, True)), 7)}]
+    bench.drain(21)
+    assert bench.outputs[-1][1] == (5, (1, 2))
+
+
+def test_a_key_without_state_has_nothing_that_could_be_kept() -> None:
+    bench = AlarmBench()
+    bench.operator.work.process = lambda *_: Outcome((1,), [], KEPT)  # type: ignore[method-assign]
+    bench.put(1, ("a",))
+    bench.drain(9)
+    assert len(bench.failed) == 1

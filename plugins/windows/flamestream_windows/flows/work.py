@@ -14,15 +14,16 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from flamecore.abc.operator import Work
-from flamecore.model.ordered import Now, Outcome, Timer
+from flamecore.model.ordered import KEPT, Now, Outcome, Timer
 from flamestream_windows.engine import values
 from flamestream_windows.engine.functions import FnRecord, Function
 from flamestream_windows.engine.grouping import Grouping
-from flamestream_windows.engine.values import Clock, Drop, Element, Emit, Firing, Late, Moment, Record, Watermark
+from flamestream_windows.engine.short import is_final, is_updates
+from flamestream_windows.engine.values import Cell, Clock, Drop, Element, Emit, Firing, Late, Moment, Record, Watermark
 from flamestream_windows.flows.stamps import DROPPED, LATE, RETRACTION, VALUE, Form
 from flamestream_windows.model.panes import Dropped, Pane, Timing
 from flamestream_windows.model.times import MAX, MIN
-from flamestream_windows.model.windows import GLOBAL
+from flamestream_windows.model.windows import GLOBAL, Calendar, Fixed, Global
 
 Stamp = tuple[int, int, Any]
 Turn = tuple[int, int]
@@ -120,6 +121,40 @@ class GroupingWork(TimedWork):
     """The work of a grouping. A window waits by itself: its start is the tag."""
 
     _step: Grouping
+
+    def __init__(self, step: Grouping, form: Form, keeps_windows: bool = False) -> None:
+        super().__init__(step, form, keeps_windows)
+        # Of windows that do not overlap most items only go into one that is open, and change no timer and no hold.
+        apart = isinstance(step.strategy.windows, (Fixed, Calendar, Global))
+        self._once = apart and is_final(step.strategy)
+        self._each = apart and is_updates(step.strategy)
+        self._keeps = step.strategy.panes != "discarding"
+        self._add, self._result, self._create = step.aggregate.add, step.aggregate.result, step.aggregate.create
+
+    def process(self, key: Any, state: Any, payload: Any, now: Now) -> Outcome:
+        if state is not None and (self._once or self._each) and (self._kind is None or self._kind(payload) == VALUE):
+            at, watermark = self._at(payload), now.watermark
+            cells = state.open
+            for place in range(len(cells) - 1, -1, -1):
+                window, accumulator, fresh, hold, expiry_hold, trigger, pane, late_born, outstanding = cells[place]
+                if not window[0] <= at < window[1]:
+                    continue
+                if at < watermark or (hold is None and self._once):
+                    break
+                accumulator = self._add(accumulator, payload if self._value is None else self._value(payload))
+                outputs: tuple[Stamp, ...] = ()
+                if self._once:
+                    fresh += 1
+                else:
+                    number = pane[1] + 1
+                    given: Pane[Any, Any] = Pane(key, self._result(accumulator), window, Timing.EARLY, number, False)
+                    outputs = ((VALUE, window[1] - 1, given),)
+                    pane = (0, number, -1)
+                    if not self._keeps:
+                        accumulator = self._create()
+                cell = Cell(window, accumulator, fresh, hold, expiry_hold, trigger, pane, late_born, outstanding)
+                return Outcome(Record((*cells[:place], cell, *cells[place + 1 :]), state.closed), outputs, KEPT)
+        return super().process(key, state, payload, now)
 
     def _turns(self, record: Record, moment: Moment) -> Iterator[Turn]:
         for cell in record.open:

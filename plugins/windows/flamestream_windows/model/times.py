@@ -30,6 +30,8 @@ def instant(value: Any) -> int:
         ValueError: It is missing, NaN, out of range, or a datetime without a zone.
         TypeError: It is none of these.
     """
+    if type(value) is int and MIN < value <= END_OF_GLOBAL_WINDOW:
+        return value
     if isinstance(value, datetime):
         if value.utcoffset() is None:
             raise ValueError(f"the timestamp {value.isoformat()} has no zone; say which, such as tzinfo=UTC")

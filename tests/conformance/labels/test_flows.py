@@ -19,13 +19,14 @@ from flamecore.runtime.operators.drift import DriftOperator
 from flamecore.runtime.operators.keyed_state import LabelledState
 from flamecore.runtime.operators.ordered import OrderedOperator
 from flamecore.testing import assert_deterministic, assert_exactly_once
+from flamecore.testing.checks.ackers import simulated_runs
 from flamecore.testing.flows.deterministic import acker_named, compare
 from flamecore.testing.flows.drawn import Op, draw_flow, draw_records, draw_spec, split
 from flamecore.testing.flows.reference import Failed, interpret
 from flamecore.testing.simulation.simulation import Simulation
 
 FIRST = int(os.environ.get("FLAMESTREAM_FIRST_SEED", "0"))
-SEEDS = 20 * int(os.environ.get("FLAMESTREAM_SEEDS", "1"))
+SEEDS = simulated_runs(20)
 MOST_STEPS = 6000
 
 LINES = ["a b a", "", "b C c", "a", "d c b a d", "", "C", "b b b b", "a d", "e"]

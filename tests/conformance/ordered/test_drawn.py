@@ -18,13 +18,14 @@ import flamecore as fc
 from flamecore.abc.operator import Work
 from flamecore.model.ordered import Marking, Now, Ordered, Outcome, Timer
 from flamecore.runtime.config.defaults import ACKERS
+from flamecore.testing.checks.ackers import simulated_runs
 from flamecore.testing.flows.deterministic import acker_named, compare
 from flamecore.testing.flows.drawn import Item, Spec, draw_records, draw_spec, drawing, split
 from flamecore.testing.flows.reference import Failed, interpret
 from flamecore.testing.simulation.simulation import Simulation
 
 FIRST = int(os.environ.get("FLAMESTREAM_FIRST_SEED", "0"))
-SEEDS = 20 * int(os.environ.get("FLAMESTREAM_SEEDS", "1"))
+SEEDS = simulated_runs(20)
 MOST_STEPS = 6000
 
 

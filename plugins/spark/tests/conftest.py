@@ -47,7 +47,7 @@ def quick_java(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Co
     except MissingDependencyError:  # tests that need one say so
         home = None
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
-    if java is None or sys.platform == "win32":
+    if java is None or find_spec("pyspark") is None or sys.platform == "win32":
         yield
         return
     cache = getattr(pytestconfig, "cache", None)

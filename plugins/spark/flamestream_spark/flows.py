@@ -37,7 +37,7 @@ from flamestream_spark.source import SparkSource, SparkSourceOptions
 from flamestream_spark.spool.feeding import Feeding
 from flamestream_spark.spool.ordering import ORDER_BY, has_stable_order
 from flamestream_spark.spool.spool import Spool
-from flamestream_spark.storage.place import is_url
+from flamestream_spark.storage.place import is_url, local_path
 from flamestream_spark.storage.places import made, place_of
 from flamestream_spark.tables.arrow import TIMES, Form
 from flamestream_spark.tables.columns import kept_types
@@ -249,10 +249,9 @@ def _written(spark: Any, url: str, type_: Any, types: Mapping[str, str] | None) 
 
 def _scratch(spark: Any, scratch: str | Path | None) -> str:
     if scratch is not None:
-        place = made(scratch, "scratch")
-        if is_url(place.url):
-            return place.at(f"run-{token_hex(8)}")
-        return mkdtemp(prefix="run-", dir=place.url)
+        if is_url(str(scratch)):
+            return made(scratch, "scratch").at(f"run-{token_hex(8)}")
+        return mkdtemp(prefix="run-", dir=made(local_path(str(scratch)).absolute(), "scratch").url)
     master = _master(spark)
     if not is_local(master):
         raise ConfigError(

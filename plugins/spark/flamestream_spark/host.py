@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 
@@ -23,12 +23,6 @@ from flamestream_spark.nodes.spares import Spares
 from flamestream_spark.nodes.stage import Stage
 from flamestream_spark.session.messages import reason
 from flamestream_spark.session.session import facts_of, is_gone, name_of, named_jobs, session, show_name
-
-BARRIER: Final = {
-    "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
-    "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "120",
-}
-"""Settings of a session that is made here: nodes start within a second of the first executor."""
 
 
 def summary(counts: Mapping[str, Any]) -> str:
@@ -95,7 +89,7 @@ class SparkHost(NodeHost):
         return self._feed.ahead()
 
     async def open(self) -> None:
-        entering = session(self.options.master, BARRIER | dict(self.options.config))
+        entering = session(self.options.master, dict(self.options.config))
         self._session = await asyncio.to_thread(self._resources.enter_context, entering)
         await asyncio.to_thread(self._check_slots)
         self._spares = Spares(self._session, name_of(self.context.job, "make executors ready"))

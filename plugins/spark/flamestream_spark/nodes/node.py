@@ -20,40 +20,36 @@ _WELL: Final = "ended with code 0"
 _LINES: Final = 8
 
 
-def run_node(bootstrap: Mapping[str, Any], executor: str) -> Any:
+def run_node(bootstrap: Mapping[str, Any], host: str, executor: str) -> str | None:
     """Run a node to its end.
 
     Args:
         bootstrap: Values that it needs to join.
-        executor: Host and port of the executor that this task is of.
+        host: Where others reach the executor that this task is of.
+        executor: Words for that executor.
 
     Returns:
-        A record batch of `flamestream_spark.nodes.task.SCHEMA`.
-
-    Raises:
-        RuntimeError: It has failed.
+        How it has failed; None: it was told to end.
     """
-    import pyarrow as pa
-
     name = bootstrap["node"]
     os.environ[BELOW_TASK] = "1"
     with ExitStack() as stack:
         folder = Path(stack.enter_context(private_folder()))
-        what, lines = asyncio.run(_ended(placed(bootstrap, executor, folder)))
-    if not what.endswith(_WELL):
-        said = "".join(f"\n    {line}" for line in lines[-_LINES:])
-        raise RuntimeError(f"flamestream: {name} on executor {executor} {what}{said}")
-    return pa.RecordBatch.from_pydict({"node": [name], "ended": [what]})
+        what, lines = asyncio.run(_ended(placed(bootstrap, host, folder)))
+    if what.endswith(_WELL):
+        return None
+    said = "".join(f"\n    {line}" for line in lines[-_LINES:])
+    return f"flamestream: {name} on executor {executor} {what}{said}"
 
 
-def placed(bootstrap: Mapping[str, Any], executor: str, folder: Path) -> dict[str, Any]:
+def placed(bootstrap: Mapping[str, Any], host: str, folder: Path) -> dict[str, Any]:
     """Return the bootstrap of a node, completed for the place where it is.
 
     It listens where others reach its executor, and finds the flow's source.
 
     Args:
         bootstrap: Values of the driver.
-        executor: Host and port of the executor.
+        host: Where others reach the executor.
         folder: The folder of the node.
     """
     told = dict(bootstrap)
@@ -64,8 +60,7 @@ def placed(bootstrap: Mapping[str, Any], executor: str, folder: Path) -> dict[st
         file.write_bytes(source)
     options = told["options"] = dict(bootstrap["options"])
     if ":" in options.get("listen", ""):
-        host = executor.rpartition(":")[0]
-        options["listen"] = f"{host}:0"
+        options["listen"] = f"[{host}]:0" if ":" in host else f"{host}:0"
         options.pop("advertise", None)
     if not Path(told["folder"]).is_dir():  # another machine than the driver's
         told["folder"] = str(folder)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -15,7 +14,8 @@ from flamecore.abc.host import HostContext
 from flamecore.errors import ConfigError, FlameError, MissingDependencyError
 from flamecore.runtime.config.validate import expand
 from flamestream_spark.nodes.feed import sources_of, with_spools, without_spool
-from flamestream_spark.nodes.slots import check_dynamic
+from flamestream_spark.nodes.slots import check_speculation
+from flamestream_spark.nodes.task import address_towards
 from flamestream_spark.session.master import is_below_task, master_of
 from flamestream_spark.session.session import check_installed
 
@@ -114,9 +114,7 @@ def _own_host(options: Options, master: str) -> str:
     place = urlsplit(master.removeprefix("k8s://"))
     towards = (place.hostname, place.port or 9) if place.hostname else _SOMEWHERE
     try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect(towards)
-            return str(probe.getsockname()[0])
+        return address_towards(*towards)
     except OSError as error:
         raise ConfigError(
             f"nobody can say where executors reach this machine: no way leads to {master} ({error.strerror})",
@@ -152,7 +150,7 @@ def problems(options: Options, context: HostContext) -> Iterator[FlameError]:
             path="deploy.start",
         )
     try:
-        check_dynamic(options.config.get)
+        check_speculation(options.config.get)
     except ConfigError as error:
         yield error
     master = master_of(options.master)

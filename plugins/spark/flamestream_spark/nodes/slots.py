@@ -9,9 +9,13 @@ from typing import Any, Final
 
 from flamecore.abc.host import HostContext
 from flamecore.errors import ConfigError
-from flamestream_spark.session.messages import FIXED_SLOTS
 
-_DYNAMIC: Final = "spark.dynamicAllocation.enabled"
+Setting = Callable[[str, str], str]
+"""Returns a setting of Spark by its name, or the default that it is given."""
+
+_SPECULATES: Final = "spark.speculation.task.duration.threshold"
+_UNBOUNDED: Final = 2**31 - 1
+"""As many executors as Spark says there may be where nothing bounds them."""
 _LOCAL: Final = re.compile(r"local(?:\[(?P<cores>\d+|\*)(?:,\s*\d+)?\])?")
 _LOCAL_CLUSTER: Final = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*\]")
 _COMING_S: Final = 10.0
@@ -45,20 +49,22 @@ def wanted(context: HostContext) -> tuple[int, int]:
     return workers + (workers if deploy.acker == "own" else 0), int(any(e.rpartition(":")[2] == "spark" for e in edges))
 
 
-def check_dynamic(config: Callable[[str, str], str]) -> None:
-    """Refuse dynamic allocation: Spark has no barrier stage with it (SPARK-24942), under no resource profile.
+def check_speculation(config: Setting) -> None:
+    """Refuse speculation by time: Spark would start each node a second time, and end the first one.
+
+    Without a time it starts nothing of a stage of one task a second time.
 
     Args:
-        config: Returns a setting of Spark, or the default that it is given.
+        config: See `Setting`.
 
     Raises:
         ConfigError: It is on.
     """
-    if config(_DYNAMIC, "false").lower() == "true":
+    if _is_on(config, "spark.speculation") and config(_SPECULATES, ""):
         raise ConfigError(
-            f"{_DYNAMIC} is true, and workers keep their slots for as long as the job runs: each is a barrier "
-            "stage, which Spark does not run then (SPARK-24942)",
-            hint=FIXED_SLOTS,
+            f"spark.speculation is true, with {_SPECULATES} = {config(_SPECULATES, '')}: Spark would take a worker, "
+            "which runs for as long as the job, for a slow task, and put another one in its place",
+            hint=f"Leave {_SPECULATES} out; other stages of one task are not started twice then, either.",
             path="spark.config",
         )
 
@@ -71,28 +77,46 @@ def check_slots(session: Any, context: HostContext) -> int:
         context: Context of the job.
 
     Returns:
-        How many there are on executors of their own; 0: tasks run in the driver's process.
+        How many there are for good on executors of their own; 0: tasks run in the driver's process, or executors come
+        as they are needed.
 
     Raises:
-        ConfigError: It has, or is to let executors go as it likes.
+        ConfigError: It has, or would start nodes twice.
     """
     nodes, others = wanted(context)
-    conf = session.conf
-    master = conf.get("spark.master", "")
+    setting: Setting = session.conf.get
+    master, cpus = setting("spark.master", ""), int(setting("spark.task.cpus", "1"))
     local = _LOCAL.fullmatch(master) is not None
+    dynamic = not local and _is_on(setting, "spark.dynamicAllocation.enabled")
     if not local:  # where it is of no effect
-        check_dynamic(conf.get)
-    there = slots_of(master, int(conf.get("spark.task.cpus", "1")))
-    if there is None:
+        check_speculation(setting)
+    there = slots_of(master, cpus)
+    if dynamic:
+        bounds = [bound for bound in (there, _most(setting, cpus)) if bound is not None]
+        there = min(bounds, default=nodes + others)
+    elif there is None:
         there = _counted(session, nodes + others)
     if there >= nodes + others:
-        return 0 if local else there
+        return 0 if local or dynamic else there
     needed = f"{nodes} for the workers" + (f" and {others} for sources that Spark reads meanwhile" if others else "")
     raise ConfigError(
-        f"Spark ({master}) has {there} slots, and the job needs {nodes + others}: {needed}",
+        f"Spark ({master}) has {there} slots{' at most' if dynamic else ''}, and the job needs {nodes + others}: "
+        f"{needed}",
         hint=f"Give Spark more cores, or the job fewer workers: --workers {max(there - others, 1)}.",
         path="spark.workers",
     )
+
+
+def _is_on(config: Setting, name: str) -> bool:
+    return config(name, "false").lower() == "true"
+
+
+def _most(config: Setting, cpus: int) -> int | None:
+    """Return the slots of all executors that dynamic allocation may have, or None: it is not said."""
+    executors, cores = config("spark.dynamicAllocation.maxExecutors", ""), config("spark.executor.cores", "")
+    if not (executors.isdigit() and cores.isdigit()) or int(executors) >= _UNBOUNDED:
+        return None
+    return int(executors) * (int(cores) // cpus)
 
 
 def _counted(session: Any, wanted: int) -> int:

@@ -2,8 +2,10 @@
 
 Were all nodes of a job the tasks of one barrier stage, Spark would end all of them when one is lost, which takes it
 seconds, and start all of them anew. So a node that is lost is the end of its own stage alone, and the job has another
-one started, on whichever executor has room, as soon as it knows: what Spark finds out later is not waited for. It is a
-barrier stage all the same: Spark does not start its task a second time, be it lost or slow, and says where it is.
+one started, on whichever executor has room, as soon as it knows: what Spark finds out later is not waited for.
+
+The task is an ordinary one, as barrier stages exclude dynamic allocation. Should Spark start it a second time, because
+it was lost, it ends at once. Nodes find each other by the driver, whose address goes with the task.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import Any
 
 from flamecore import __version__
 from flamecore.abc.host import NodeSlot
-from flamestream_spark.nodes.task import SCHEMA, node_task
+from flamestream_spark.nodes.task import SCHEMA, failure_of, node_task
 from flamestream_spark.session.session import cancel_tag, tag_thread
 
 
@@ -61,7 +63,7 @@ class Stage:
         why: Exception | None = None
         try:
             tag_thread(session, self._tag, self._title)
-            session.range(0, 1, 1, 1).mapInArrow(self._task, SCHEMA, barrier=True).collect()
+            why = failure_of(session.range(0, 1, 1, 1).mapInArrow(self._task, SCHEMA).collect())
         except Exception as error:  # noqa: BLE001 – whatever it is, the job is told
             why = error
         self._loop.call_soon_threadsafe(self._end, why)

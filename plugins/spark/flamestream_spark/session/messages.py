@@ -6,8 +6,6 @@ import re
 from typing import Final
 
 _OURS: Final = re.compile(r"flamestream: (?!\{)(?P<what>.*?)(?:\n\s*\n|\n\tat |\n\s*SQLSTATE|\Z)", re.DOTALL)
-_SLOTS: Final = ("SPARK-24819", "BARRIER_STAGE")
-_DYNAMIC: Final = ("SPARK-24942", "dynamic resource allocation")
 _CANCELLED: Final = ("cancelled", "CANCELED")
 _CODE: Final = re.compile(r"\[([A-Z_.]+)\]")
 _AROUND: Final = ("STREAM_FAILED", "FOREACH_BATCH_USER_FUNCTION_ERROR")
@@ -18,10 +16,6 @@ _WORKER: Final = re.compile(r"Error from python worker:\s*(.*)")
 _OWN: Final = re.compile(r"flamecore\.errors\.\w+: (.+)(?:\n  (\S.*))?")
 _HANDED_ON: Final = "An error occurred while calling"
 
-FIXED_SLOTS: Final = (
-    'Say so: config = { "spark.dynamicAllocation.enabled" = "false" }, and how many executors there are: '
-    '"spark.executor.instances".'
-)
 WHICH_PYTHON: Final = (
     "Install flamestream there, or name a Python that has it: PYSPARK_PYTHON, or spark.pyspark.python in the config."
 )
@@ -45,14 +39,10 @@ def reason(error: Exception | None) -> tuple[str, tuple[str, ...]]:
     if found := _OURS.search(text):
         first, *lines = found["what"].strip().splitlines()
         return f"has ended: {first}", tuple(line.strip() for line in lines)
-    if any(word in text for word in _SLOTS):
-        return "cannot start: there are fewer slots than workers", ()
     if is_cancelled(error):
         return "was cancelled, as somebody has told Spark", ()
     if (why := python_of(text)) is not None:
         return f"cannot start: {why}", (WHICH_PYTHON,)
-    if any(word in text for word in _DYNAMIC):
-        return "cannot start: its slots are to stay, and Spark is to let executors go as it likes", (FIXED_SLOTS,)
     return f"has ended: {gist(text) or type(error).__name__}", ()
 
 

@@ -85,7 +85,7 @@ def test_executors_without_the_package_are_named_and_no_process_is_left(tmp_path
     )
     assert done.returncode == 2, done.stderr
     error = done.stderr[done.stderr.index("error: ") :].splitlines()
-    assert re.match(r"error: worker-[01] has ended: the Python of executor 127.0.0.1:", error[0])
+    assert re.match(r"error: worker-[01] has ended: the Python of executor 127.0.0.1, process \d+ ", error[0])
     assert error[0].endswith(f" has no module 'flamecore' ({python})")
     assert error[1:] == [f"  {WHICH_PYTHON}"]
     end = time.monotonic() + 20

@@ -229,12 +229,15 @@ def test_a_worker_that_hangs_is_ended_with_its_stage_alone(spark: Any, tmp_path:
     assert job.described()["faults"] == 1, "the other one goes on"
 
 
+THRESHOLD = "spark.speculation.task.duration.threshold"
+
+
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
         ({"source__lines__use": "stdin"}, "reads standard input"),
         ({"deploy__start": "join"}, "who starts the workers"),
-        ({"spark__config": {"spark.dynamicAllocation.enabled": "true"}}, "does not run then (SPARK-24942)"),
+        ({"spark__config": {"spark.speculation": "true", THRESHOLD: "1min"}}, "Spark would take a worker"),
         ({"spark__master": "lokal[2]"}, "spark.master = 'lokal[2]': there is no such master"),
         ({"spark__master": "yarn", "state__use": "sqlite", "state__path": "state"}, "executors of yarn do not reach"),
         ({"spark__master": "yarn", "state__use": "directory", "state__path": "state"}, "state is kept by 'directory'"),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
 import sys
 import threading
 from collections.abc import Awaitable, Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -16,9 +18,16 @@ from flamecore.runtime.config.layers import Layer
 from flamecore.runtime.config.read import make_config
 from flamestream_spark.host import SparkHost
 from flamestream_spark.nodes.spares import Spares
-from flamestream_spark.nodes.task import node_task
+from flamestream_spark.nodes.task import node_task, own_host
 from flamestream_spark.session.messages import reason
 from flamestream_spark.spool.feeding import failed
+
+
+class Row(NamedTuple):
+    """A row of the result of a stage."""
+
+    node: str
+    failed: str | None
 
 
 class FakeSession:
@@ -27,6 +36,7 @@ class FakeSession:
     def __init__(self) -> None:
         self.interrupted = threading.Event()
         self.tags: list[str] = []
+        self.rows: list[Row] | None = None
 
     def addTag(self, tag: str) -> None:
         self.tags.append(tag)
@@ -34,12 +44,13 @@ class FakeSession:
     def range(self, *_: int) -> FakeSession:
         return self
 
-    def mapInArrow(self, *_: Any, barrier: bool) -> FakeSession:
-        assert barrier, "Spark would start it again, and the job does so, too"
+    def mapInArrow(self, *_: Any) -> FakeSession:
         return self
 
-    def collect(self) -> None:
+    def collect(self) -> list[Row]:
         assert self.interrupted.wait(20)
+        if self.rows is not None:
+            return self.rows
         raise RuntimeError("Job 3 cancelled part of cancelled job tag")
 
     def interruptTag(self, tag: str) -> None:
@@ -122,32 +133,62 @@ def test_a_node_that_was_not_started_does_not_come() -> None:
     assert with_host(use) == []
 
 
-class FakeTask:
-    """A task of a stage."""
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([], "has ended: its task was lost, or the executor that it ran on"),
+        (["flamestream: worker-0 was killed\n    bye"], "has ended: worker-0 was killed"),
+        ([None], "has ended"),
+    ],
+)
+def test_a_stage_tells_by_its_result_how_its_node_ended(rows: list[str | None], said: str) -> None:
+    async def use(host: SparkHost, session: FakeSession) -> None:
+        host.came("worker-0", 0)
+        host.came("worker-1", 0)
+        session.rows = [Row("worker-0", failed) for failed in rows]
+        session.interrupted.set()
+        await ended(host)
 
-    @classmethod
-    def get(cls) -> FakeTask:
-        return cls()
+    assert [what for _, what, _ in with_host(use)] == [said, said]
 
-    def getTaskInfos(self) -> list[Any]:
-        return [type("Info", (), {"address": "10.0.0.7:4040"})]
+
+def result(monkeypatch: pytest.MonkeyPatch, version: str, attempt: int = 0) -> list[Any]:
+    """Return the rows of a node's task."""
+    task = SimpleNamespace(attemptNumber=lambda: attempt)
+    monkeypatch.setattr("pyspark.TaskContext", SimpleNamespace(get=lambda: task))
+    monkeypatch.setenv("SPARK_LOCAL_IP", "10.0.0.7")
+    run = node_task("worker-0", "worker", {}, version)
+    return [row for batch in run(iter(())) for row in batch.to_pylist()]
 
 
 def test_an_executor_without_the_package_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyspark.BarrierTaskContext", FakeTask)
-    monkeypatch.setitem(__import__("sys").modules, "flamestream_spark.nodes.node", None)
-    run = node_task("worker-0", "worker", {}, "1")
-    with pytest.raises(
-        RuntimeError, match=r"executor 10.0.0.7:4040 has no module 'flamestream_spark.nodes.node'.*\n +Install"
-    ):
-        list(run(iter(())))
+    monkeypatch.setitem(sys.modules, "flamestream_spark.nodes.node", None)
+    (row,) = result(monkeypatch, "1")
+    assert re.match(
+        r"flamestream: the Python of executor 10.0.0.7, process \d+ has no module 'flamestream_spark.nodes.node'"
+        r".*\n +Install",
+        row["failed"],
+    )
 
 
 def test_an_executor_with_another_version_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyspark.BarrierTaskContext", FakeTask)
-    run = node_task("worker-0", "worker", {}, "0.0.1")
-    with pytest.raises(RuntimeError, match=r"executor 10.0.0.7:4040 has flamestream .*, and the driver 0.0.1"):
-        list(run(iter(())))
+    (row,) = result(monkeypatch, "0.0.1")
+    assert re.match(
+        r"flamestream: executor 10.0.0.7, process \d+ has flamestream .*, and the driver 0.0.1", row["failed"]
+    )
+
+
+def test_a_task_that_spark_starts_again_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert result(monkeypatch, "0.0.1", attempt=1) == []
+
+
+def test_an_executor_is_reached_by_the_way_to_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SPARK_EXECUTOR_POD_IP", "SPARK_LOCAL_IP"):
+        monkeypatch.delenv(name, raising=False)
+    assert own_host("127.0.0.1:4040") == "127.0.0.1"
+    assert own_host("unix:/tmp/somewhere/socket") == "127.0.0.1"
+    monkeypatch.setenv("SPARK_EXECUTOR_POD_IP", "10.1.2.3")
+    assert own_host("127.0.0.1:4040") == "10.1.2.3"
 
 
 class Idle:
@@ -213,7 +254,6 @@ RuntimeError: flamestream: worker-1 on executor h:1 (process 12) was killed by S
         "has ended: worker-1 on executor h:1 (process 12) was killed by SIGKILL",
         ("its last words",),
     )
-    assert reason(RuntimeError("[SPARK-24819]: more slots"))[0] == "cannot start: there are fewer slots than workers"
     assert reason(OSError()) == ("has ended: OSError", ())
 
 
@@ -229,7 +269,5 @@ def test_a_python_of_executors_that_does_not_work_is_named() -> None:
     said = "the Python of executors does not work: /bin/python3: No module named pyspark"
     assert reason(RuntimeError(empty))[0] == f"cannot start: {said}"
     assert said in str(failed("pages", RuntimeError(empty)))
-    dynamic = f"{stopped}\n\tat x: [SPARK-24942]: Barrier execution mode does not support dynamic resource allocation"
-    assert reason(RuntimeError(dynamic))[0].startswith("cannot start: its slots are to stay")
     other = f"{stopped} due to: [PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.12\n\tat x"
     assert reason(RuntimeError(other))[0].startswith("has ended: [PYTHON_VERSION_MISMATCH] Python in worker")

@@ -111,8 +111,8 @@ def run(*, dump: str, megabytes: float, rounds: int, master: str) -> dict[str, A
 
 
 def _indexed(pages: Path, out: Path, on: str) -> None:
-    """Return the job of examples/spark/job.toml, with the change log alone."""
-    from flamestream_demo.inverted_index import flow
+    """Run the job of examples/spark/job.toml, with the change log alone."""
+    from benchmarks.flows.tokenized_index import flow
 
     source: dict[str, Any] = {"use": "spark", "path": str(pages), "format": "xml", "schema": _SCHEMA, "read": _READ}
     sink = {"use": "spark", "path": str(out), "times": True}

@@ -1,7 +1,8 @@
 """The inverted index of the papers' evaluation, for tables: its change log, and the index that it comes to.
 
-The operations are those of `flamestream_demo.inverted_index`. Rows say the first letter of their word, by which the
-tables are cut; see job.toml beside this file.
+The operations are those of `flamestream_demo.inverted_index`. Pages are split into words before the first key, so Spark
+does that on all executors as it reads. Rows say the first letter of their word, by which the tables are cut; see
+job.toml beside this file.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import flamecore as fc
-from flamestream_demo.inverted_index import Change, index_word, number_version, page_id, split_page, word_of
+from flamestream_demo.inverted_index import Change, index_word, number_words, tokenize, tokenized_id, word_of
 from flamestream_demo.pages import Page
 from flamestream_demo.postings import EMPTY
 
@@ -55,9 +56,9 @@ def posting(change: LetterChange) -> Posting:
 flow = fc.Flow("spark-index")
 changes = (
     flow.source("pages", Page)
-    .key_by(page_id)
-    .stateful_map(0, number_version, name="versions")
-    .flat_map(split_page, name="split")
+    .map(tokenize)
+    .key_by(tokenized_id)
+    .stateful_map(0, number_words, name="versions")
     .key_by(word_of)
     .stateful_map(EMPTY, index_word, name="indexer")
     .map(with_letter)

@@ -43,6 +43,13 @@ class WordPositions(NamedTuple):
     positions: tuple[int, ...]
 
 
+class TokenizedPage(NamedTuple):
+    """A page as its words, each with the positions of its tokens, in order of first occurrence."""
+
+    id: int
+    words: tuple[tuple[str, tuple[int, ...]], ...]
+
+
 class Change(NamedTuple):
     """One change of the index.
 
@@ -83,6 +90,21 @@ def split_page(page: VersionedPage) -> list[WordPositions]:
     """Return an item for each distinct word of a page, in order of first occurrence."""
     number, version, text = page
     return [WordPositions(word, number, version, tuple(at)) for word, at in occurrences(text).items()]
+
+
+def tokenize(page: Page) -> TokenizedPage:
+    """Split a page before its version is known: then no key is before it, and whoever reads the page can do it."""
+    return TokenizedPage(page.id, tuple([(word, tuple(at)) for word, at in occurrences(page.text).items()]))
+
+
+def tokenized_id(page: TokenizedPage) -> int:
+    return page.id
+
+
+def number_words(seen: int, page: TokenizedPage) -> tuple[int, list[WordPositions]]:
+    """Count how often a tokenized page has been seen; return the items that `split_page` would."""
+    version, number = seen + 1, page.id
+    return version, [WordPositions(word, number, version, at) for word, at in page.words]
 
 
 def index_word(index: Index, item: WordPositions) -> tuple[Index, tuple[Change, ...]]:

@@ -10,10 +10,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import flamecore as fc
 from flamecore.errors import OperationError
 from flamecore.testing.flows.deterministic import assert_deterministic
-from flamestream_demo.inverted_index import Change, flow, plain_index
+from flamestream_demo.inverted_index import (
+    Change,
+    flow,
+    index_word,
+    number_words,
+    plain_index,
+    tokenize,
+    tokenized_id,
+    word_of,
+)
 from flamestream_demo.pages import Page, revised, topics
+from flamestream_demo.postings import EMPTY
 
 ChangeLog = Callable[[Iterable[Page]], list[tuple[object, ...]]]
 
@@ -100,6 +111,15 @@ def test_any_pages_are_indexed_in_any_order_of_versions(
     expected = changes_by_dictionary(pages)
     assert list(plain_index(pages)) == expected
     assert run(pages, workers) == expected
+
+
+def test_pages_that_are_tokenized_before_the_first_key_give_the_same_change_log() -> None:
+    tokenized = fc.Flow("tokenized")
+    numbered = tokenized.source("pages", Page).map(tokenize).key_by(tokenized_id).stateful_map(0, number_words)
+    numbered.key_by(word_of).stateful_map(EMPTY, index_word).sink("index")
+    pages = [*KITTENS, Page(3, "empty", ""), *(revised(page, version) for page in topics(5) for version in (1, 2))]
+    for workers in (1, 3):
+        assert tokenized.run({"pages": pages}, workers=workers)["index"] == list(plain_index(pages))
 
 
 def test_many_interleavings_of_workers_give_one_change_log(changes_by_dictionary: ChangeLog) -> None:

@@ -57,7 +57,7 @@ class SparkSinkOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
             table of delta-rs; both know the variables of the environment too.
     """
 
-    path: str
+    path: str = ""
     format: Literal["parquet", "json", "csv", "delta"] = "parquet"
     mode: Mode = "replace"
     partition_by: tuple[str, ...] = ()
@@ -85,6 +85,8 @@ class SparkSink(Sink):
     def __init__(self, options: Any, context: EdgeContext) -> None:
         super().__init__(options, context)
         path, where = str(options.path), f"sink.{context.name}"
+        if not path:
+            raise _without_path(where, options.table)
         self._far = is_url(path)
         if self._far and options.format == "delta" and path.partition("://")[0] not in SCHEMES:
             raise ConfigError(
@@ -226,6 +228,22 @@ class SparkSink(Sink):
 
     def _error(self, what: str, hint: str) -> SinkError:
         return SinkError(f"sink {self.context.name!r}: {what}", hint=hint, sink=self.context.name)
+
+
+def _without_path(where: str, table: str) -> ConfigError:
+    if not table:
+        return ConfigError(
+            f"{where}: nothing says where the output goes",
+            hint='Give a folder, or a URL of an object store: path = "…".',
+            path=f"{where}.path",
+        )
+    return ConfigError(
+        f"{where}: table {table} has no path, so it would be a managed one, whose files are its catalogue's alone: "
+        "none is written there exactly once",
+        hint='Give it the folder that it is to be over: path = "…"; or have Spark write the outputs of a program: '
+        f'flamestream_spark.run(…).write.saveAsTable("{table}").',
+        path=f"{where}.path",
+    )
 
 
 def _write_parquet(table: Any, path: Path) -> None:

@@ -106,3 +106,32 @@ def test_outputs_of_a_program_are_saved_as_a_table(spark: Any) -> None:
 
 def first(pair: tuple[str, int]) -> str:
     return pair[0]
+
+
+def test_a_managed_table_is_refused_with_what_to_do() -> None:
+    with pytest.raises(ConfigError, match="it would be a managed one") as caught:
+        counting().run({"lines": ["a"]}, settings={"sink.counts.use": "spark", "sink.counts.table": "shelf.counts"})
+    assert caught.value.path == "sink.counts.path"
+    assert 'write.saveAsTable("shelf.counts")' in caught.value.hint
+    with pytest.raises(ConfigError, match="nothing says where the output goes"):
+        counting().run({"lines": ["a"]}, settings={"sink.counts.use": "spark"})
+
+
+def test_spark_writes_outputs_into_a_managed_table_and_a_job_reads_it(spark: Any, tmp_path: Path) -> None:
+    spark.sql(f"CREATE DATABASE managed LOCATION '{tmp_path}/managed'")
+    try:
+        lines = spark.createDataFrame([("a b",), ("b",)], "line string")
+        for mode, twice in (("errorifexists", 1), ("append", 2)):
+            counts = flamestream_spark.run(counting(), lines=lines, order_by="line")
+            counts.select("word", "number").write.mode(mode).saveAsTable("managed.counts")
+            assert read(spark, "managed.counts") == sorted(
+                [("a", 1), ("b", 1), ("b", 2)] * twice, key=lambda row: row[::-1]
+            )
+        flow = fc.Flow("words")
+        flow.source("rows", tuple[str, int]).sink("found")
+        source = {"use": "spark", "table": "managed.counts", "order_by": ["number", "word"]}
+        settings = {f"source.rows.{name}": value for name, value in source.items()}
+        result = flow.run(settings={**settings, "deploy.on": "here"})
+        assert list(result["found"])[:2] == [("a", 1), ("a", 1)]
+    finally:
+        spark.sql("DROP DATABASE managed CASCADE")

@@ -162,7 +162,7 @@ class LeavesWaiting(Wrong):
 
     class endpoint(InprocEndpoint):
         async def aclose(self) -> None:
-            self._receiver = None
+            self._ready = asyncio.Event()
             await super().aclose()
 
 

@@ -97,8 +97,7 @@ class FilesOutput:
     def schema(self) -> Any:
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        told = self._told()
-        for file in () if told is None else told.files:
+        for file in self._begun().files:
             with self._place.open(file.name) as opened:
                 return from_arrow_schema(pq.read_schema(opened))
         return None

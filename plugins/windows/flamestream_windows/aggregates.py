@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable
+from dataclasses import is_dataclass
 from typing import Any
 
 from flamestream_windows.model.aggregates import (
@@ -59,10 +60,20 @@ def fold(initial: Any, step: Callable[[Any, Any], Any], *, merge: Callable[[Any,
     """Return the elements folded into a value. `step` changes none in place.
 
     Args:
-        initial: The value of no element.
+        initial: The value of no element: an immutable value.
         step: Value, element → next value.
         merge: Value of two, for windows that join.
+
+    Raises:
+        ValueError: The initial value can be changed in place.
     """
+    if isinstance(initial, (list, dict, set, bytearray)) or (
+        is_dataclass(initial) and not initial.__dataclass_params__.frozen  # type: ignore[union-attr]  # it has them
+    ):
+        raise ValueError(
+            f"the initial value is a {type(initial).__qualname__}, which can be changed in place; all keys and windows "
+            "begin with it, so use an immutable one (number, text, tuple, frozen dataclass)"
+        )
     return Fold(initial, step, merge)
 
 

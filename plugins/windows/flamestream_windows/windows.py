@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from flamestream_windows.flows.streams import Panes, Timed, TimedKeyed, Told, Windowed, event_time
 from flamestream_windows.model.cells import List, Map, OrderedList, Set, Stamped, StatefulFn, Timer, Value
 from flamestream_windows.model.panes import Dropped, Pane, Timing
-from flamestream_windows.model.times import duration
+from flamestream_windows.model.times import duration, user_duration
 from flamestream_windows.model.windows import Calendar, Fixed, Global, Sessions, Sliding, Unit, Window, WindowFn
 
 __all__ = [
@@ -47,6 +47,9 @@ def whole() -> WindowFn:
     return Global()
 
 
+_MOST_WINDOWS: Final = 100_000
+
+
 def fixed(*, offset: timedelta = timedelta(0), **units: Any) -> WindowFn:
     """Return windows of one size, one after another: `fixed(minutes=1)`.
 
@@ -58,7 +61,7 @@ def fixed(*, offset: timedelta = timedelta(0), **units: Any) -> WindowFn:
         ValueError: The size is not positive.
     """
     size = _positive(units, "the size of a window")
-    return Fixed(size, duration(offset, "offset") % size)
+    return Fixed(size, user_duration(offset, "offset") % size)
 
 
 def sliding(*, every: timedelta, offset: timedelta = timedelta(0), **units: Any) -> WindowFn:
@@ -70,12 +73,18 @@ def sliding(*, every: timedelta, offset: timedelta = timedelta(0), **units: Any)
         units: Their size, as the keywords of a timedelta.
 
     Raises:
-        ValueError: The size or the period is not positive.
+        ValueError: The size or the period is not positive, or an element would be in more than 100,000 windows.
     """
-    period = duration(every, "every")
+    period = user_duration(every, "every")
     if not period:
         raise ValueError("windows begin every so often; every= has to be positive")
-    return Sliding(_positive(units, "the size of a window"), period, duration(offset, "offset") % period)
+    size = _positive(units, "the size of a window")
+    if size > _MOST_WINDOWS * period:
+        raise ValueError(
+            f"each element would be in {size // period:,} windows, one for each every={every!r}; at most "
+            f"{_MOST_WINDOWS:,} can be"
+        )
+    return Sliding(size, period, user_duration(offset, "offset") % period)
 
 
 def sessions(**units: Any) -> WindowFn:

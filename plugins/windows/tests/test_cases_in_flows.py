@@ -59,6 +59,7 @@ def played(case: Case, workers: int) -> tuple[list[tuple[int, Any]], list[w.Drop
     timed = w.event_time(
         flow.source("records", tuple),
         lambda record: record[2],
+        unit="us",
         watermark=said,
         step=timedelta(microseconds=1),
         at_end="close" if ends else "keep",

@@ -32,7 +32,12 @@ def records(seed: int, count: int = 40) -> list[Record]:
 def timed(flow: fc.Flow, name: str, at_end: Any) -> w.Timed[Record]:
     disorder = watermarks.bounded_disorder(microseconds=4)
     return w.event_time(
-        flow.source(name, tuple), lambda record: record[0], watermark=disorder, at_end=at_end, name=f"{name}-times"
+        flow.source(name, tuple),
+        lambda record: record[0],
+        unit="us",
+        watermark=disorder,
+        at_end=at_end,
+        name=f"{name}-times",
     )
 
 

@@ -38,7 +38,9 @@ Record = tuple[str, int, int, int | None]
 
 def timed(flow: fc.Flow, name: str = "records", **settings: Any) -> w.Timed[Record]:
     said = watermarks.from_records(lambda record: record[3])
-    return w.event_time(flow.source(name, tuple), lambda record: record[2], watermark=said, step=TICK, **settings)
+    return w.event_time(
+        flow.source(name, tuple), lambda record: record[2], unit="us", watermark=said, step=TICK, **settings
+    )
 
 
 def drawn(seed: int, count: int = 60) -> list[Record]:
@@ -153,7 +155,9 @@ def test_a_flow_gives_what_the_engine_gives_with_any_number_of_workers(part: int
 def test_labels_tie_values_together_without_times(workers: int) -> None:
     records: list[Record] = [("a", 3, 10, None), ("b", 0, 5, 7), ("a", 2, 20, None)]
     flow = fc.Flow("labels")
-    values = w.event_time(flow.source("records", tuple), lambda record: record[2]).map(lambda record: record[:2])
+    values = w.event_time(flow.source("records", tuple), lambda record: record[2], unit="us").map(
+        lambda record: record[:2]
+    )
     parts = values.label("record").flat_map(lambda pair: [pair[0]] * pair[1])
     parts.gather("record").sink("parts")
     parts.key_by(lambda key: key, label="record").count().sink("counts")

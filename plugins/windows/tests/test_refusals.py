@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 import flamecore as fc
 import flamestream_windows as w
 from flamecore.errors import ConfigError, FlameError, GraphError, OperationError
+from flamestream_windows import aggregates as agg
 from flamestream_windows import triggers as t
 from flamestream_windows import watermarks
 
@@ -99,6 +101,31 @@ REFUSED: dict[str, tuple[Callable[[], Any], str, str]] = {
         "the step of watermarks is 0",
         "positive",
     ),
+    "a unit that is none": (
+        lambda: w.event_time(source(), lambda r: r[0], unit="h"),  # type: ignore[arg-type]
+        "unit='h' is no unit of time",
+        "unit='ms'",
+    ),
+    "a lateness of any unit": (
+        lambda: keyed().window(MINUTE, lateness=60),  # type: ignore[arg-type]
+        "window after 'event_time': lateness is a timedelta, such as timedelta(seconds=60), not 60",
+        "",
+    ),
+    "a fold into what can be changed in place": (
+        lambda: keyed().window(MINUTE).fold([], lambda seen, item: [*seen, item]),
+        "fold after 'event_time': the initial value is a list, which can be changed in place",
+        "",
+    ),
+    "a time to remember of any unit": (
+        lambda: keyed().distinct(within=3600),  # type: ignore[arg-type]
+        "distinct after 'event_time': within is a timedelta",
+        "",
+    ),
+    "windows without a key": (
+        lambda: w.event_time(source(), lambda r: r[0]).window(MINUTE),
+        "window after 'event_time' needs a key",
+        "key_by",
+    ),
     "an end that says nothing": (
         lambda: w.event_time(source(), lambda r: r[0], at_end="stop"),  # type: ignore[arg-type]
         "at_end='stop'",
@@ -182,3 +209,54 @@ def test_a_function_that_fails_leaves_its_window_as_it_was() -> None:
         flow.run({"records": records})
     made = flow.run({"records": records}, settings={"job.on_error": "skip"})
     assert [pane.value for pane in made["out"]] == [9]
+
+
+@pytest.mark.parametrize("word", ["every", "offset"])
+def test_numbers_are_no_durations(word: str) -> None:
+    settings: dict[str, Any] = {"every": timedelta(seconds=60)} | {word: 60}
+    with pytest.raises(TypeError, match=f"{word} is a timedelta, such as timedelta"):
+        w.sliding(minutes=5, **settings)
+
+
+def test_an_element_is_in_so_many_windows_at_most() -> None:
+    with pytest.raises(ValueError, match="in 300,000,000 windows"):
+        w.sliding(minutes=5, every=timedelta(microseconds=1))
+
+
+def test_what_can_be_changed_begins_no_fold() -> None:
+    @dataclass
+    class Sum:
+        value: int = 0
+
+    mutable: tuple[Any, ...] = ([], {}, set(), bytearray(), Sum())
+    for initial in mutable:
+        with pytest.raises(ValueError, match="can be changed in place"):
+            agg.fold(initial, lambda value, item: value)
+
+
+def starts(unit: Any, *times: Any) -> list[str]:
+    """Return when the windows begin in which records of some times are."""
+    flow = fc.Flow("units")
+    hours = w.event_time(flow.source("times", tuple), lambda record: record[0], unit=unit).key_by(lambda record: None)
+    hours.window(w.fixed(hours=1)).count().map(lambda pane: f"{pane.window.start_time:%Y-%m-%d %H} {pane.value}").sink(
+        "out"
+    )
+    return list(flow.run({"times": [(time,) for time in times]})["out"])
+
+
+def test_numbers_are_times_in_the_unit_that_is_said() -> None:
+    second = 1_772_355_601
+    expected = ["2026-03-01 09 2"]
+    assert starts("s", second, second + 0.5) == expected
+    assert starts("ms", second * 1000, second * 1000 + 0.5) == expected
+    assert starts("us", second * 10**6, second * 10**6 + 1) == expected
+    assert starts("ns", second * 10**9, second * 10**9 + 1) == expected
+    assert starts(None, float(second), second + 0.5) == expected
+    assert starts(None, second * 10**6, second * 10**6 + 1) == expected
+    assert starts("s", datetime.fromtimestamp(second, UTC), second) == expected
+
+
+@pytest.mark.parametrize("time", [1_772_355_601, 1_772_355_601_000, 1_772_355_601 * 10**9, 1_772_355_601_000.5])
+def test_numbers_that_are_of_another_unit_nearly_always_fail(time: Any) -> None:
+    with pytest.raises(FlameError, match=r"say unit='s', 'ms', 'us' or 'ns' in event_time"):
+        starts(None, time)

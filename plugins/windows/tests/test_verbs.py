@@ -80,7 +80,7 @@ def value_of(record: Record) -> tuple[str, int]:
 def timed(flow: fc.Flow, at_end: Any) -> w.Timed[Record]:
     said = watermarks.from_records(lambda record: record[3])
     source = flow.source("records", tuple)
-    return w.event_time(source, lambda record: record[2], watermark=said, step=TICK, at_end=at_end)
+    return w.event_time(source, lambda record: record[2], unit="us", watermark=said, step=TICK, at_end=at_end)
 
 
 def in_flow(name: str, at_end: Any = "close") -> fc.Flow:

@@ -13,7 +13,7 @@ from types import GenericAlias
 from typing import Any, Final, NamedTuple
 
 from flamecore.model.types import returned
-from flamestream_windows.model.times import instant
+from flamestream_windows.model.times import Unit, reader
 
 VALUE: Final = 0
 """Kind of an element or a pane."""
@@ -66,11 +66,17 @@ STAMPED: Final = Form(itemgetter(1), itemgetter(2), itemgetter(0))
 """The form of stamps."""
 
 
-def recorded(at: Callable[[Any], Any]) -> Form:
-    """Return the form of records whose time a function of the user's tells."""
+def recorded(at: Callable[[Any], Any], unit: Unit | None = None) -> Form:
+    """Return the form of records whose time a function of the user's tells.
+
+    Args:
+        at: The function.
+        unit: Unit of the numbers that it returns; None: as `reader` takes them.
+    """
+    read = reader(unit)
 
     def time_of(record: Any) -> int:
-        return instant(at(record))
+        return read(at(record))
 
     return Form(named_after(time_of, at, int))
 

@@ -41,7 +41,7 @@ from flamestream_windows.model.cells import StatefulFn
 from flamestream_windows.model.panes import Dropped, Pane
 from flamestream_windows.model.strategy import Emit, Strategy, check_aggregate, check_emits, strategy
 from flamestream_windows.model.strategy import Panes as Mode
-from flamestream_windows.model.times import duration
+from flamestream_windows.model.times import Unit, user_duration
 from flamestream_windows.model.watermarks import Arrival, Bounded, Folded, Monotonic, WatermarkStrategy, default_step
 from flamestream_windows.model.windows import Calendar, Fixed, Same, Sessions, Sliding, Window, WindowFn
 
@@ -102,6 +102,7 @@ def event_time(
     stream: Stream[T],
     at: Callable[[T], Time],
     *,
+    unit: Unit | None = None,
     watermark: WatermarkStrategy | None = None,
     at_end: AtEnd | None = None,
     step: timedelta | None = None,
@@ -113,7 +114,9 @@ def event_time(
 
     Args:
         stream: The stream.
-        at: Returns the time of a record: a datetime with a zone, microseconds since 1970, or seconds as a float.
+        at: Returns the time of a record: a datetime with a zone, or a number since 1970.
+        unit: Unit of numbers: "s", "ms", "us" or "ns". Without it a float is seconds, and an int microseconds: one
+            that would be of 1970 to 1973 fails, as it is of another unit nearly always.
         watermark: The strategy by which times below are believed complete; by default times never fall.
         at_end: What the end of the input says: that nothing will come any more, so that all windows end (`close`), or
             nothing, so that those that are open wait for what is appended, or for the next phase (`keep`). By default
@@ -146,10 +149,13 @@ def event_time(
         )
     if at_end not in (None, "close", "keep"):
         raise _refused(before, f"at_end={at_end!r} says nothing about the end of the input", "Say 'close' or 'keep'.")
-    micros = None if step is None else duration(step, "step")
+    micros = None if step is None else user_duration(step, "step")
     if micros == 0:
         raise _refused(before, "the step of watermarks is 0", "A step is positive, such as timedelta(seconds=1).")
-    form = recorded(at)
+    try:
+        form = recorded(at, unit)
+    except ValueError as error:
+        raise _refused(before, str(error), "Say the unit of the numbers, such as unit='ms'.") from None
     made = stream.apply(
         Marking,
         name=stream._flow._name(name, "event_time"),
@@ -320,6 +326,18 @@ class Timed(Stream[T]):
         """Return what has come of each labelled item, as `Stream.gather` does, without times."""
         return self._plain().gather(label, name=name)
 
+    def window(self, *windows: object, **settings: object) -> Any:
+        """Refuse windows without a key.
+
+        Raises:
+            GraphError: Always.
+        """
+        raise GraphError(
+            f"window after {self._vertex.name!r} needs a key: windows are cut for each key apart",
+            hint="Call key_by before, such as .key_by(lambda item: None) for one key of all.",
+            vertex=self._vertex.name,
+        )
+
     @overload
     def key_by(self, key: Callable[[T], K], *, label: None = None) -> TimedKeyed[K, T]: ...
     @overload
@@ -397,8 +415,11 @@ class TimedKeyed(KeyedStream[K, T]):
             )
         endless = all(origin.at_end == "keep" for origin in self._timed._origins)
         try:
+            user_duration(lateness, "lateness")
             made = strategy(windows, lateness=lateness, emit=emit, panes=panes, time=time)
             check_emits(made, endless=endless)
+        except (TypeError, ValueError) as error:
+            raise GraphError(f"window after {vertex.name!r}: {error}", vertex=vertex.name) from None
         except GraphError as error:
             raise _named("window", vertex, error) from None
         for origin in self._timed._origins:
@@ -527,7 +548,7 @@ class TimedKeyed(KeyedStream[K, T]):
     def _micros(self, word: str, argument: str, time: timedelta, least: int = 1) -> int:
         vertex = self._timed._vertex
         try:
-            micros = duration(time, argument)
+            micros = user_duration(time, argument)
         except (TypeError, ValueError) as error:
             raise GraphError(f"{word} after {vertex.name!r}: {error}", vertex=vertex.name) from None
         if micros < least:
@@ -610,7 +631,8 @@ class Windowed(Generic[K, T]):
             name: The name of the operation.
         """
         functions = (step,) if merge is None else (step, merge)
-        return self._grouped("fold", name, agg.fold(initial, step, merge=merge), type(initial), *functions)
+        made = self._checked("fold", lambda: agg.fold(initial, step, merge=merge))
+        return self._grouped("fold", name, made, type(initial), *functions)
 
     def reduce(self, function: Callable[[T, T], T], *, name: str | None = None) -> Panes[K, T, T]:
         """Return the items of each window reduced, two to one."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 MIN: Final = -(2**62)
 """Before all timestamps: the watermark at the start."""
@@ -56,6 +57,53 @@ def instant(value: Any) -> int:
     return micros
 
 
+Unit = Literal["s", "ms", "us", "ns"]
+"""Seconds, milliseconds, microseconds or nanoseconds since 1970."""
+
+_PER_S: Final[Mapping[str, int]] = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+_PLAUSIBLE: Final = 10**14
+_LAST_YEAR: Final = (datetime.max.replace(tzinfo=UTC) - EPOCH) // TICK
+
+
+def reader(unit: Unit | None) -> Callable[[Any], int]:
+    """Return a function that reads the timestamps of records, as `instant` does.
+
+    A number may be of any unit. Without a word on it a float is seconds and an int is microseconds, but an int that
+    would be of 1970 to 1973 then, or a number beyond the year 9999, is refused: it is of another unit nearly always.
+
+    Args:
+        unit: Unit of numbers.
+
+    Raises:
+        ValueError: There is no such unit.
+    """
+    if unit is None:
+        return _guessed
+    if unit not in _PER_S:
+        raise ValueError(f"unit={unit!r} is no unit of time; say 's', 'ms', 'us' or 'ns'")
+    per_s = _PER_S[unit]
+
+    def read(value: Any) -> int:
+        if type(value) is int:
+            return instant(value * 1_000_000 // per_s)
+        if isinstance(value, float) and math.isfinite(value):
+            return instant(round(value * 1_000_000 / per_s))
+        return instant(value)
+
+    return read
+
+
+def _guessed(value: Any) -> int:
+    micros = instant(value)
+    if micros > _LAST_YEAR or (type(value) is int and 0 <= micros < _PLAUSIBLE):
+        raise ValueError(
+            f"the timestamp {value!r} would be {date_of(micros):%Y-%m-%d %H:%M} in "
+            f"{'seconds' if isinstance(value, float) else 'microseconds'}; if it is that, or of another unit, say "
+            "unit='s', 'ms', 'us' or 'ns' in event_time"
+        )
+    return micros
+
+
 def date_of(micros: int) -> datetime:
     """Return a timestamp as a datetime in UTC; beyond the years that there are, the nearest."""
     try:
@@ -65,21 +113,32 @@ def date_of(micros: int) -> datetime:
 
 
 def duration(value: timedelta | int, name: str = "a duration") -> int:
-    """Return a duration in microseconds; an int is one already.
+    """Return a duration in microseconds; an int is one already, within the engine.
 
     Raises:
         ValueError: It is negative.
         TypeError: It is neither a timedelta nor an int.
     """
-    if isinstance(value, timedelta):
-        micros = value // TICK
-    elif isinstance(value, int) and not isinstance(value, bool):
-        micros = value
-    else:
-        raise TypeError(f"{name} is a timedelta, or an int of microseconds, not {value!r}")
+    micros = value if isinstance(value, int) and not isinstance(value, bool) else _micros(value, name)
     if micros < 0:
         raise ValueError(f"{name} is negative: {value!r}")
     return micros
+
+
+def user_duration(value: object, name: str) -> int:
+    """Return a duration that a user says, in microseconds.
+
+    Raises:
+        ValueError: It is negative.
+        TypeError: It is no timedelta: a number could be of any unit.
+    """
+    return duration(_micros(value, name), name)
+
+
+def _micros(value: object, name: str) -> int:
+    if not isinstance(value, timedelta):
+        raise TypeError(f"{name} is a timedelta, such as timedelta(seconds=60), not {value!r}")
+    return value // TICK
 
 
 def spell(micros: int) -> str:

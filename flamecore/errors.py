@@ -26,6 +26,7 @@
     ├── JobError                  a job that cannot go on (a stuck stream, a dead worker)
     │   ├── RunawayLoopError      an item that goes round a cycle without end
     │   ├── LoopKeyError          an item of a loop by key that has changed its key
+    │   ├── PlaceError            an item whose key has not the place of its record
     │   └── TooManyFailedError    a job that has left out more records than it may
     ├── TransportError            hand-over between addresses failed
     │   ├── ConnectError          a server or process does not answer, or refuses this process
@@ -250,6 +251,14 @@ class LoopKeyError(JobError):
     """An item of a loop by key has another key than what it came of entered with.
 
     Fields: `vertex` (where that was seen), `loop`, `record`, `entered`, `key`.
+    """
+
+
+class PlaceError(JobError):
+    """An item has come to a `key_by` behind a `place_by` with a key whose place is not that of its record.
+
+    Fields: `vertex` (where it came to), `placing` (the `place_by`), `record` (the item), `key`, `place` (of the key),
+    `expected` (the place of the record).
     """
 
 

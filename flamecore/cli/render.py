@@ -71,7 +71,7 @@ def mermaid(graph: Graph, places: Places = MappingProxyType({})) -> str:
     feedback = graph.feedback()
     for start, end in graph.edges:
         arrow = "-.->" if (start, end) in feedback else "-->"
-        label = f"|{route}|" if (route := _route(end)) else ""
+        label = f"|{route}|" if (route := _route(graph, end)) else ""
         lines.append(f"    v{start.index} {arrow}{label} v{end.index}")
     return "\n".join(lines) + "\n"
 
@@ -91,7 +91,7 @@ def dot(graph: Graph, places: Places = MappingProxyType({})) -> str:
     feedback = graph.feedback()
     for start, end in graph.edges:
         attributes = ["style=dashed"] if (start, end) in feedback else []
-        if route := _route(end):
+        if route := _route(graph, end):
             attributes.append(f"label={_quoted(route)}")
         suffix = f" [{', '.join(attributes)}]" if attributes else ""
         lines.append(f"    v{start.index} -> v{end.index}{suffix};")
@@ -139,7 +139,10 @@ def _escaped(text: str) -> str:
     return text.replace("#", "#35;").replace('"', "#quot;").replace("<", "#lt;").replace("\n", " ")
 
 
-def _route(vertex: Vertex) -> str:
+def _route(graph: Graph, vertex: Vertex) -> str:
+    """Return how items find their worker; empty if they stay on one."""
+    if isinstance(vertex.route, ByKey) and vertex.route.place is not None:
+        return "" if graph.placing_of(vertex) else "by place"
     return _ROUTES.get(type(vertex.route), "")
 
 

@@ -172,7 +172,8 @@ def timed(
                 if function is not None and user_name(function) is not None:
                     put(vertex, name, clocked(function, vertex.name))
             if isinstance(vertex.route, ByKey) and user_name(key := vertex.route.key) is not None:
-                put(vertex, "route", ByKey(of_loops.get(key) or clocked(key, f"key of {vertex.name}")))
+                timed = of_loops.get(key) or clocked(key, f"key of {vertex.name}")
+                put(vertex, "route", dataclasses.replace(vertex.route, key=timed))
         yield timings
     finally:
         for vertex, name, value in before:

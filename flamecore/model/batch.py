@@ -7,7 +7,7 @@ the line's order and the number of its words are enough, here and on the way to 
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain, compress
 from typing import Any, Final, TypeVar, overload
@@ -116,6 +116,28 @@ class DerivedOrders(Sequence[bytes]):
 
     def __repr__(self) -> str:
         return repr(self.materialise())
+
+
+def made_of(orders: Orders, ancestors: Sequence[bytes]) -> Iterator[tuple[int, int]]:
+    """Yield how many of the orders are derived from which ancestor: (its index, number), in order.
+
+    Derived orders are not spelled out for it.
+
+    Args:
+        orders: Ascending orders, each derived from one of the ancestors.
+        ancestors: Ascending orders, none derived from another.
+    """
+    bases = orders.bases if type(orders) is DerivedOrders else orders
+    ends = orders._ends if type(orders) is DerivedOrders else None
+    at = taken = 0
+    index = bisect_right(ancestors, bases[0]) - 1
+    while at < len(bases):
+        index += 1
+        end = bisect_left(bases, ancestors[index], at) if index < len(ancestors) else len(bases)
+        if end > at:
+            at, last = end, taken
+            taken = end if ends is None else ends[end - 1]
+            yield index - 1, taken - last
 
 
 def children(bases: Orders, counts: Sequence[int], first: int = 0, tail: bytes = b"") -> Orders:

@@ -24,6 +24,7 @@ from flamecore.model.vertices import (
     Label,
     Map,
     Merge,
+    Placing,
     Route,
     Sink,
     Source,
@@ -133,6 +134,21 @@ class Graph:
             found.append(vertex)
             (vertex,) = self._successors[vertex]
         return tuple(found)
+
+    def placing_of(self, vertex: Vertex) -> Placing | None:
+        """Return what has dealt the records of which all items that come to a vertex are made; None: nothing.
+
+        It has if the vertex is routed by places, and maps, filters, forks and labels alone are between: they make items
+        while the record is under way, on its worker.
+        """
+        placed = isinstance(vertex.route, ByKey) and vertex.route.place is not None
+        while placed:
+            (vertex,) = self._predecessors[vertex]
+            if isinstance(vertex, Placing):
+                return vertex
+            stays = vertex.route is None or self.placing_of(vertex) is not None
+            placed = stays and type(vertex) in (Map, Broadcast, Label, WithLabel)
+        return None
 
     def feedback(self) -> frozenset[tuple[Vertex, Vertex]]:
         """Return the edges that close cycles, without which the graph has none.
@@ -305,6 +321,7 @@ class Graph:
         self._check_reach()
         self._check_cycles()
         self._check_ordered()
+        self._check_placings()
         self._check_keyed_loops()
         self._check_labels()
 
@@ -380,6 +397,20 @@ class Graph:
                         vertex,
                     )
 
+    def _check_placings(self) -> None:
+        for _, head in sorted(self.feedback(), key=lambda edge: edge[1].index):
+            for vertex in sorted(self.cycle_of(head), key=lambda vertex: vertex.index):
+                if isinstance(vertex, Placing):
+                    raise note_declaration(
+                        GraphError(
+                            f"{vertex!r} lies in the cycle of {head!r}: what goes round there would be dealt again in "
+                            "each round, and nothing made of it would stay",
+                            hint="Call place_by before the loop, or behind it.",
+                            vertex=vertex.name,
+                        ),
+                        vertex,
+                    )
+
     def _check_labels(self) -> None:
         numbers = {vertex.number: vertex for vertex in self.vertices if isinstance(vertex, Label)}
         for vertex in self.vertices:
@@ -432,8 +463,10 @@ class Graph:
 
 def _other_way(route: Route, head: KeyedLoop) -> str | None:
     """Describe a route that leads elsewhere than the owner of a loop's key; or None."""
-    if route is None or (isinstance(route, ByKey) and route.key is head.key):
+    if route is None or (isinstance(route, ByKey) and route.leads_as(ByKey(head.key, head.place))):
         return None
+    if isinstance(route, ByKey) and route.key is head.key:
+        return "goes by the same key to another place"
     if isinstance(route, (ByKey, ByHash)):
         return "goes by another key"
     return "is rebalanced" if isinstance(route, ByTime) else "copies items to all workers"

@@ -31,6 +31,7 @@ from flamecore.model.vertices import (
     Labelled,
     Map,
     Merge,
+    Placing,
     Route,
     Sink,
     Vertex,
@@ -134,16 +135,35 @@ class Stream(Generic[T]):
         """
         return self._routed(ByTime())
 
-    def key_by(self, key: Callable[[T], K], *, label: str | None = None) -> KeyedStream[K, T]:
+    def place_by(self, function: Callable[[T], Any], *, name: str | None = None) -> Stream[T]:
+        """Deal records to the workers by a key of theirs, and have what is made of them stay there.
+
+        A `key_by` behind it that says the `place` of its keys then sends nothing between workers, if only maps,
+        filters, branches, broadcasts and labels are between. Each key made of a record must have the record's place.
+
+        Args:
+            function: A deterministic function to the record's place, a value that could be a key.
+        """
+        require_functions("place_by", self._vertex, function)
+        _require_keys("place_by", self._vertex, function)
+        called = self._flow._name(name, "place_by", function)
+        return self._then(Placing(called, route=ByKey(function), function=same, shape="one"), self._type)
+
+    def key_by(
+        self, key: Callable[[T], K], *, place: Callable[[K], Any] | None = None, label: str | None = None
+    ) -> KeyedStream[K, T]:
         """Give each item a key; items of equal key meet on one worker, in order.
 
         Args:
             key: A deterministic function to text, bytes, numbers, dates, enums, or tuples and frozen dataclasses of
                 these.
+            place: A deterministic function from a key to its place: keys of one place are on one worker. Behind
+                `place_by` the place must be that of the record of which the item is made; else the item fails. Default:
+                each key is a place of its own.
             label: Name of a label that is drawn before: state is kept for each key of each labelled item apart, and
                 dropped when nothing more comes of that.
         """
-        return KeyedStream(self, key) if label is None else _LabelledKeys(self, key, label)
+        return KeyedStream(self, key, place) if label is None else _LabelledKeys(self, key, place, label)
 
     def branch(self, *predicates: Callable[[T], object], name: str | None = None) -> tuple[Stream[T], ...]:
         """Return one stream for each predicate, and one for the rest.
@@ -278,18 +298,16 @@ class Stream(Generic[T]):
 class KeyedStream(Generic[K, T]):
     """A stream whose items have keys. State is kept for each key."""
 
-    def __init__(self, stream: Stream[T], key: Callable[[T], K]) -> None:
+    def __init__(self, stream: Stream[T], key: Callable[[T], K], place: Callable[[K], Any] | None = None) -> None:
         require_functions("key_by", stream._vertex, key)
-        if reason := refuse_unhashable(returned(key)):
-            raise GraphError(
-                f"key_by after {stream._vertex.name!r}: the key function is declared to return a type that cannot be "
-                f"a key: {reason}",
-                hint=USABLE_KEYS,
-                vertex=stream._vertex.name,
-            )
+        _require_keys("key_by", stream._vertex, key)
+        if place is not None:
+            require_functions("key_by(place=…)", stream._vertex, place)
+            _require_keys("key_by(place=…)", stream._vertex, place)
         self._stream = stream
         self._key = key
-        self._route = ByKey(key)
+        self._place = place
+        self._route = ByKey(key, place)
 
     if not TYPE_CHECKING:  # a type checker is to know of no further attributes
 
@@ -373,11 +391,11 @@ class KeyedStream(Generic[K, T]):
         called = flow._name(name, "loop")
         entry, head = (
             Map(f"{called}.key", route=self._route, function=same, shape="one"),
-            KeyedLoop(called, key=self._key),
+            KeyedLoop(called, key=self._key, place=self._place),
         )
         flow._add(entry, stream._output)
         flow._add(head, Output(entry))
-        return _closed(head, stream, body(KeyedStream(Stream(flow, head, stream._type), self._key)))
+        return _closed(head, stream, body(KeyedStream(Stream(flow, head, stream._type), self._key, self._place)))
 
     def group(
         self,
@@ -483,8 +501,8 @@ class KeyedStream(Generic[K, T]):
 class _LabelledKeys(KeyedStream[K, T]):
     """A stream whose items have keys, with state for each key of each labelled item."""
 
-    def __init__(self, stream: Stream[T], key: Callable[[T], K], label: str) -> None:
-        super().__init__(stream, key)
+    def __init__(self, stream: Stream[T], key: Callable[[T], K], place: Callable[[K], Any] | None, label: str) -> None:
+        super().__init__(stream, key, place)
         self._label = label
         self._start = stream._flow._label_before(label, "key_by", stream._vertex)
 
@@ -502,7 +520,7 @@ class _LabelledKeys(KeyedStream[K, T]):
         light: bool = False,
         output: Any = object,
     ) -> Stream[Any]:
-        key = self._key
+        key, place = self._key, self._place
 
         def key_of(item: Labelled) -> tuple[bytes, Any]:
             return item.label, key(item.payload)
@@ -510,12 +528,15 @@ class _LabelledKeys(KeyedStream[K, T]):
         def advance_label(state: Any, item: Labelled) -> tuple[Any, Iterable[Any]]:
             return advance(state, item.payload)
 
+        def place_of(key: tuple[bytes, Any]) -> Any:
+            return place(key[1]) if place is not None else key
+
         _of_user(key_of, key)
         _of_user(advance_label, advance)
         called = self._stream._flow._name(name, kind, function)
         vertex = Drift(
             called,
-            route=ByKey(key_of),
+            route=ByKey(key_of, None if place is None else _of_user(place_of, place)),
             advance=advance_label,
             initial=initial,
             state=state,
@@ -596,6 +617,23 @@ def require_functions(kind: str, vertex: Vertex, *functions: Any, generators: bo
             continue
         raise GraphError(
             f"{kind} after {vertex.name!r} takes a function, and {function!r} is {what}", hint=hint, vertex=vertex.name
+        )
+
+
+def _require_keys(kind: str, vertex: Vertex, function: Callable[..., Any]) -> None:
+    """Refuse a function that is declared to return what cannot be a key.
+
+    Args:
+        kind: Name of the method that takes it.
+        vertex: The vertex before.
+        function: The argument.
+    """
+    if reason := refuse_unhashable(returned(function)):
+        raise GraphError(
+            f"{kind} after {vertex.name!r}: the key function is declared to return a type that cannot be a key: "
+            f"{reason}",
+            hint=USABLE_KEYS,
+            vertex=vertex.name,
         )
 
 

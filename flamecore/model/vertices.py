@@ -22,13 +22,29 @@ V = TypeVar("V", bound="Vertex")
 class ByKey:
     """A route by the hash of a key; equal keys meet on one worker.
 
-    `key` must be deterministic.
+    Attributes:
+        key: The key function; it must be deterministic.
+        place: Function from a key to what is hashed in place of it; None: the key itself is. Keys of one place are on
+            one worker, whatever else is in them.
     """
 
     key: Callable[[Payload], Any]
+    place: Callable[[Any], Any] | None = None
+
+    @property
+    def placed(self) -> Callable[[Payload], Any]:
+        """Return the function from payloads to what is hashed."""
+        if self.place is None:
+            return self.key
+        key, place = self.key, self.place
+        return lambda payload: place(key(payload))
 
     def hash(self, payload: Payload) -> int:
-        return stable_hash(self.key(payload))
+        return stable_hash(self.placed(payload))
+
+    def leads_as(self, other: ByKey) -> bool:
+        """Return whether both lead to the owner of the same key, by the same functions."""
+        return self.key is other.key and self.place is other.place
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +224,24 @@ class Map(Vertex):
 
 
 @dataclass(eq=False, slots=True, repr=False)
+class Placing(Map):
+    """A vertex that deals records to workers by a key of theirs; it passes them on.
+
+    What is made of a record stays on its worker up to the next route. If that says the places of its keys
+    (`ByKey.place`), it leads nowhere else: each of them must be the place of the record
+    (`flamecore.model.graph.Graph.placing_of`).
+    """
+
+    kind: ClassVar[str] = "place_by"
+
+    def check(self) -> None:
+        if not isinstance(self.route, ByKey) or self.route.place is not None:
+            raise GraphError(
+                f"{self!r} has no key of records", hint="Draw it with place_by(function).", vertex=self.name
+            )
+
+
+@dataclass(eq=False, slots=True, repr=False)
 class Broadcast(Vertex):
     """A copy of each item to all successors.
 
@@ -241,11 +275,13 @@ class KeyedLoop(Merge):
 
     Attributes:
         key: Function that returns the key of items that enter or come back.
+        place: Function that returns the place of a key (`ByKey.place`).
     """
 
     kind: ClassVar[str] = "keyed_loop"
 
     key: Callable[[Payload], Any] = field(kw_only=True)
+    place: Callable[[Any], Any] | None = None
 
 
 @dataclass(eq=False, slots=True, repr=False)
@@ -395,7 +431,7 @@ def user_functions(vertex: Vertex) -> Iterator[Callable[..., object]]:
     """Yield the user's functions of a vertex: those of its kind, and of its route."""
     yield from filter(None, (getattr(vertex, name) for name in vertex.functions))
     if isinstance(vertex.route, ByKey):
-        yield vertex.route.key
+        yield from filter(None, (vertex.route.key, vertex.route.place))
     elif isinstance(vertex.route, ByHash):
         yield vertex.route.function
 
@@ -433,13 +469,13 @@ def check_settings(vertex: Vertex, *, barrier: bool) -> None:
         if not isinstance(vertex.route, (ByKey, ByHash)):
             raise GraphError(f"{vertex!r} has no key", hint="Call key_by before it.", vertex=vertex.name)
         if isinstance(vertex.route, ByKey):
-            reason = refuse_unhashable(returned(vertex.route.key))
-            if reason:
-                raise GraphError(
-                    f"the key function of {vertex!r} is declared to return a type that cannot be a key: {reason}",
-                    hint=USABLE_KEYS,
-                    vertex=vertex.name,
-                )
+            for function in filter(None, (vertex.route.key, vertex.route.place)):
+                if reason := refuse_unhashable(returned(function)):
+                    raise GraphError(
+                        f"the key function of {vertex!r} is declared to return a type that cannot be a key: {reason}",
+                        hint=USABLE_KEYS,
+                        vertex=vertex.name,
+                    )
         if not barrier:
             why = "repairs its output, and the barrier, which takes back what was wrong, is off"
             if vertex.ordered:

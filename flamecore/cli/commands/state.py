@@ -39,8 +39,9 @@ def get(ctx: click.Context, /, vertex: str, key: str, **which: Any) -> None:
 
     stored = Stored(**which)
     flow = stored.flow
-    codec = Codec() if flow is None else Codec.of(flow.graph())
-    value = stored.use(lambda store: value_of(store, codec, vertex, _meant(key)))
+    graph = None if flow is None else flow.graph()
+    codec = Codec() if graph is None else Codec.of(graph)
+    value = stored.use(lambda store: value_of(store, codec, vertex, _meant(key), graph))
     if wants_json(ctx):
         print_json({"job": stored.job, "vertex": vertex, **_facts(value)})
     elif value.found:

@@ -35,7 +35,7 @@ from flamecore.runtime.parts.worker import Worker
 from flamecore.runtime.state.format import Binding
 from flamecore.runtime.state.journal import Journal, load_journal
 from flamecore.runtime.state.restore import StateAccess, load_manifest, load_state
-from flamecore.runtime.state.schema import state_schema
+from flamecore.runtime.state.schema import groups_by_place, state_schema
 from flamecore.runtime.state.writer import StateWriter
 from flamecore.runtime.tasks.deadlines import CallDeadline, Deadlines
 from flamecore.runtime.tasks.front_task import Ended, FrontTask, Heartbeats, Reading, StopSignal
@@ -228,6 +228,7 @@ class Node:
         facts = state_schema(self.plan.graph)
         operations = {name: operation for name, operation in worker.compiled.stateful.items() if name in facts}
         manifest = await load_manifest(state_access.store, state_access.resume)
+        placed = {vertex.name: of for vertex in self.plan.graph.vertices if (of := groups_by_place(vertex)) is not None}
         owned_alike: dict[tuple[int, ...], list[str]] = {}
         for vertex in self.plan.graph.vertices:
             if vertex.name in operations and vertex.stateful:
@@ -237,7 +238,7 @@ class Node:
             own = [group for group, owner in enumerate(owners) if owner == worker.index]
             parts = 0
             if manifest is not None and own:
-                groups_of = {name: operations[name].groups_of for name in names}
+                groups_of = {name: placed.get(name, operations[name].groups_of) for name in names}
                 worker.restore(await load_state(state_access.store, state_access.codec, manifest, own, groups_of))
                 parts = manifest.parts_of(own, names)
             span = min(own, default=0), max(own, default=-1)

@@ -26,7 +26,7 @@ from flamecore.model.vertices import ByTime, Map, Source, Vertex, are_complement
 from flamecore.runtime.operators.agenda import Agenda
 from flamecore.runtime.operators.barrier import Outlet
 from flamecore.runtime.operators.cycle_compiler import CycleCompiler
-from flamecore.runtime.operators.exchange import Outboxes, routed
+from flamecore.runtime.operators.exchange import Outboxes, PlacingOperator, RecordPlaces, routed
 from flamecore.runtime.operators.map import BroadcastOperator, Leg, choice_step
 from flamecore.runtime.operators.marks import MarkingOperator, MarkWays
 from flamecore.runtime.operators.ordered import OrderedIntake, OrderedOperator
@@ -162,6 +162,7 @@ class Compiler:
         self.strict = cache(partial(strict_vertex, plan=plan))
         self.marks = MarkWays(plan, worker, outboxes)
         self.inputs: dict[Vertex, Way] = {}
+        self.records: dict[Vertex, RecordPlaces] = {}
         self.idents = Idents(plan.graph, random)
         self.compiled.early[:] = early_orders(plan)
 
@@ -205,6 +206,8 @@ class Compiler:
         operator = self.operators[kind](self.strict(vertex) if self.checks else vertex, site)
         if isinstance(operator, BroadcastOperator) and not self.checks:
             self.choose(operator, ends)
+        if isinstance(operator, PlacingOperator):
+            operator.records = self.records_of(vertex)
         if isinstance(operator, MarkingOperator):
             self.marks.add_marking(vertex, operator)
         if isinstance(operator, StatefulOperator):
@@ -271,7 +274,12 @@ class Compiler:
             fail=self.fail_at(vertex),
             shares=self.shares_for(vertex),
             stays=not alone and vertex in self.plan.homes,
+            records=None if (placing := self.plan.graph.placing_of(vertex)) is None else self.records_of(placing),
         )
+
+    def records_of(self, placing: Vertex) -> RecordPlaces:
+        """Return the places of the records that a vertex deals to this worker."""
+        return self.records.setdefault(placing, RecordPlaces(placing.name))
 
     def shares_for(self, vertex: Vertex) -> LoadShares | None:
         """Return the shares of a rebalance whose items come once, straight from fronts.

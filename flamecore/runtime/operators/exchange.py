@@ -7,17 +7,20 @@ else of other workers.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from itertools import compress
 from operator import not_
 from typing import Any, Final
 
-from flamecore.abc.operator import Fail, Run, Step, Way, each
-from flamecore.model.batch import Orders, concat, joined, materialise
-from flamecore.model.hashing import key_group, key_groups, stable_hash
+from flamecore.abc.operator import Fail, Operator, Run, Site, Step, Way, each
+from flamecore.errors import PlaceError
+from flamecore.model.batch import DerivedOrders, Orders, concat, extended, joined, made_of, materialise, selected
+from flamecore.model.failure import shorten_repr
+from flamecore.model.hashing import check_key, key_group, key_groups, stable_hash
 from flamecore.model.messages import Piece
-from flamecore.model.meta import decode_time, encode_child
-from flamecore.model.vertices import ByHash, ByKey, ByTime, Route, ToAll, Vertex
+from flamecore.model.meta import CHILD, decode_time, encode_child
+from flamecore.model.vertices import ByHash, ByKey, ByTime, Placing, Route, ToAll, Vertex
 from flamecore.runtime.operators.rebalance import DealingByLoad, DealingByTime, LoadShares, Part, dealt
 
 _PLACES_KEPT: Final = 65_536
@@ -89,6 +92,7 @@ def routed(
     fail: Fail,
     shares: LoadShares | None = None,
     stays: bool = False,
+    records: RecordPlaces | None = None,
 ) -> Way:
     """Return the step and the run that bring items of `vertex` to their workers.
 
@@ -101,8 +105,11 @@ def routed(
         fail: Failure handler of items whose key or hash function fails.
         shares: Shares of a rebalance whose items come once; None: it follows their times.
         stays: Whether items stay here, unless routed by key: in a cycle that is at home on one worker.
+        records: Places of the records of which the items are made, and which have brought them to their workers.
     """
     route = vertex.route
+    if records is not None:
+        return records.checked(vertex, Way(here, run_here), fail)
     workers = len(outboxes)
     if isinstance(route, ToAll):
         step = _copied(here, workers) if stays else _to_all(vertex.index, here, worker, outboxes)
@@ -110,7 +117,9 @@ def routed(
     if route is None or (isinstance(route, ByTime) and (workers == 1 or stays)):
         return Way(here, run_here)
     # A stateful vertex calls the key function itself. A map does not, but a failing key must fail on one owner too.
-    if not isinstance(route, ByTime) and vertex.stateful and len(set(owners)) == 1:
+    # A placing calls it, too; but nobody else calls the function of a place.
+    called = isinstance(vertex, Placing) or (vertex.stateful and not (isinstance(route, ByKey) and route.place))
+    if called and not isinstance(route, ByTime) and len(set(owners)) == 1:
         return Way(here, run_here) if owners[0] == worker else _to_one(vertex.index, outboxes[owners[0]])
     place = place_finder(route, owners, workers)
     parted: Parting
@@ -121,7 +130,7 @@ def routed(
     elif isinstance(route, ByTime):
         parted = DealingByTime(workers)
     elif isinstance(route, ByKey):
-        parted = _PartingByKey(route.key, owners, place, fail, workers)
+        parted = _PartingByKey(route.placed, owners, place, fail, workers)
     else:
         parted = _Parting(place, fail, workers)
     step = _to_place(vertex.index, here, worker, outboxes, fail, place)
@@ -148,7 +157,7 @@ def place_finder(route: Route, owners: Sequence[int], workers: int) -> Place:
         hashed = route.function
         return lambda order, payload: owners[key_group(hashed(payload))]
     assert isinstance(route, ByKey)
-    key_of = route.key
+    key_of = route.placed
     places: dict[object, int] = {}
 
     def place(order: bytes, payload: object) -> int:
@@ -264,7 +273,7 @@ class _PartingByKey(_Parting):
     repeat themselves are hashed by columns, since looking for them costs as much.
 
     Args:
-        key: The key function.
+        key: The function to what is hashed.
         owners: Owner of each key group.
         place, fail, workers: As for `_Parting`.
     """
@@ -307,6 +316,135 @@ class _PartingByKey(_Parting):
 
     def _owners_of(self, keys: Sequence[Any]) -> Sequence[int]:
         return list(map(self._owners.__getitem__, key_groups(keys)))
+
+
+class RecordPlaces:
+    """The places by which a worker has been dealt the records under way, for all that is made of them meanwhile.
+
+    Between the vertex that deals records and a route by place are only calls. So no place is kept longer than the run
+    of its record takes, and nothing is sent along.
+
+    Args:
+        placing: Name of the vertex that deals the records.
+    """
+
+    __slots__ = ("_orders", "_places", "_placing")
+
+    def __init__(self, placing: str) -> None:
+        self._placing = placing
+        self._orders: Sequence[bytes] = ()
+        self._places: Sequence[object] = ()
+
+    def note(self, orders: Sequence[bytes], places: Sequence[object]) -> None:
+        """Note the records that go on now, in order, and their places."""
+        self._orders, self._places = orders, places
+
+    def are(self, places: list[object], orders: Orders) -> bool:
+        """Return whether places are those of the records from which the orders are derived."""
+        if type(orders) is DerivedOrders and orders.counts is None and orders.bases is self._orders:  # one of each
+            return places == self._places
+        at = 0
+        for index, count in made_of(orders, self._orders):
+            if places[at : at + count].count(self._places[index]) < count:
+                return False
+            at += count
+        return True
+
+    def checked(self, vertex: Vertex, way: Way, fail: Fail) -> Way:
+        """Return the way of items into a vertex, without those whose key has another place than their record.
+
+        Args:
+            vertex: The vertex, with a route by place.
+            way: The way of the others.
+            fail: Failure handler of items that have another place, or none.
+        """
+        route = vertex.route
+        assert isinstance(route, ByKey)
+        key_of, place_of = route.key, route.place
+        assert place_of is not None
+        here, run_here = way
+
+        def is_right(order: bytes, trace: int, alive: bool, payload: object) -> bool:
+            try:
+                key = key_of(payload)
+                place = place_of(key)
+                expected = self._places[bisect_right(self._orders, order) - 1]
+                if place == expected:
+                    return True
+                error: Exception = self._refusal(vertex.name, payload, key, place, expected)
+            except Exception as raised:  # noqa: BLE001 - a failing key or place is the user's to see
+                error = raised
+            fail(order, trace, alive, payload, error)
+            return False
+
+        def step(order: bytes, trace: int, alive: bool, payload: object) -> None:
+            if is_right(order, trace, alive, payload):
+                here(order, trace, alive, payload)
+
+        def run(orders: Orders, trace: int, payloads: Sequence[object]) -> None:
+            try:
+                right = self.are(list(map(place_of, map(key_of, payloads))), orders)
+            except Exception:  # noqa: BLE001 - item by item, which repeats the call and reports it
+                right = False
+            if not right:
+                kept = [is_right(order, trace, True, payload) for order, payload in zip(orders, payloads, strict=True)]
+                orders, payloads = selected(orders, kept), list(compress(payloads, kept))
+            if payloads:
+                run_here(orders, trace, payloads)
+
+        return Way(step, run)
+
+    def _refusal(self, vertex: str, record: object, key: object, place: object, expected: object) -> PlaceError:
+        return PlaceError(
+            f"{vertex!r} is to take an item with the key {shorten_repr(key)}, whose place is {shorten_repr(place)}, "
+            f"and the record of which it is made was dealt by {self._placing!r} to the place {shorten_repr(expected)}",
+            hint="Give key_by a place that returns for each key what place_by has returned for its record. Where the "
+            "two differ, draw key_by without place, or rebalance() before it: items then go to the workers of their "
+            "keys.",
+            vertex=vertex,
+            placing=self._placing,
+            record=record,
+            key=key,
+            place=place,
+            expected=expected,
+        )
+
+
+class PlacingOperator(Operator):
+    """The operator of a placing, on the worker to which its records have been dealt.
+
+    Args:
+        vertex: The placing.
+        site: Its place on the worker.
+
+    Attributes:
+        records: Where it notes the places of the records; the compiler connects it with the routes behind.
+    """
+
+    def __init__(self, vertex: Placing, site: Site) -> None:
+        assert isinstance(vertex.route, ByKey)
+        self._place_of, self._ident = vertex.route.key, site.ident
+        self._emit, self._emit_run, self._fail = site.emit, site.emit_run, site.fail
+        self.records = RecordPlaces(vertex.name)
+
+    def step(self, order: bytes, trace: int, alive: bool, payload: object) -> None:
+        try:
+            place = self._place_of(payload)
+            check_key(place)
+        except Exception as error:  # noqa: BLE001 - a failing or unhashable place is the user's to see
+            return self._fail(order, trace, alive, payload, error)
+        self.records.note((order,), (place,))
+        return self._emit(order + CHILD[0], trace ^ self._ident, alive, payload)
+
+    def run(self, orders: Orders, trace: int, payloads: Sequence[object]) -> None:
+        try:
+            places = list(map(self._place_of, payloads))
+            for place in places:
+                check_key(place)
+        except Exception:  # noqa: BLE001 - as above
+            return each(self.step)(orders, trace, payloads)
+        self.records.note(materialise(orders), places)
+        return self._emit_run(extended(orders, CHILD[0]), trace ^ self._ident, payloads)
 
 
 Parting = _Parting | DealingByTime | DealingByLoad

@@ -72,11 +72,17 @@ def strict_vertex(vertex: Vertex, plan: Plan) -> Vertex:
             if (function := getattr(made, name)) is not None:
                 setattr(made, name, unchanging(function, getattr(vertex, name)))
     if (plan.settings.check_types or plan.settings.check_mutation) and isinstance(vertex.route, ByKey):
-        key = vertex.route.key
-        checked = _checked(key, ResultTest(returned(key), depth, "key")) if plan.settings.check_types else key
-        made.route = ByKey(unchanging(checked, key) if plan.settings.check_mutation else checked)
+        key, place = vertex.route.key, vertex.route.place
+        made.route = ByKey(_strict_key(key, "key", plan), None if place is None else _strict_key(place, "place", plan))
     strict: Vertex = made
     return strict
+
+
+def _strict_key(function: Function, what: str, plan: Plan) -> Function:
+    checked = function
+    if plan.settings.check_types:
+        checked = _checked(function, ResultTest(returned(function), 1, what))
+    return unchanging(checked, function) if plan.settings.check_mutation else checked
 
 
 # -- results -----------------------------------------------------------------------------------------------------------

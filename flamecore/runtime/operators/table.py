@@ -11,9 +11,10 @@ from typing import Final
 from flamecore.abc.operator import Build
 from flamecore.model.drift import Drift
 from flamecore.model.ordered import Marking, Ordered
-from flamecore.model.vertices import Broadcast, Grouping, KeyedLoop, Label, Map, Merge, Sink, Vertex, WithLabel
+from flamecore.model.vertices import Broadcast, Grouping, KeyedLoop, Label, Map, Merge, Placing, Sink, Vertex, WithLabel
 from flamecore.runtime.operators.barrier import sink_operator
 from flamecore.runtime.operators.drift import DriftOperator
+from flamecore.runtime.operators.exchange import PlacingOperator
 from flamecore.runtime.operators.grouping import GroupingOperator
 from flamecore.runtime.operators.labels import LabelOperator, WithLabelOperator
 from flamecore.runtime.operators.map import BroadcastOperator, MapOperator, MergeOperator
@@ -25,6 +26,7 @@ Operators = Mapping[type[Vertex], Build]
 
 OPERATORS: Final[Operators] = {
     Map: MapOperator,
+    Placing: PlacingOperator,
     Broadcast: BroadcastOperator,
     Merge: MergeOperator,
     KeyedLoop: MergeOperator,

@@ -182,7 +182,7 @@ class FailureWays:
                     value = payload.key if type(payload) is Due else vertex.route.key(payload)
                     key = shorten_repr(value)
                     if isinstance(error, TypeError):  # Python's text names no type that can be used instead
-                        reason = _refused_key(value) or reason
+                        reason = _refused_key(value) or _refused_place(vertex.route, value) or reason
                 except Exception:  # noqa: BLE001 - the key function may be what failed
                     key = None
             failure = Failure(
@@ -223,6 +223,17 @@ def _reason(error: Exception) -> str:
     if isinstance(error, FlameError):
         return ". ".join(filter(None, (error.what, error.hint)))
     return describe(error)
+
+
+def _refused_place(route: ByKey, key: object) -> str | None:
+    """Return why the place of a key cannot be hashed; None if it can, or if there is none."""
+    if route.place is None:
+        return None
+    try:
+        why = _refused_key(route.place(key))
+    except Exception:  # noqa: BLE001 - the function of the place may be what failed
+        return None
+    return None if why is None else f"the place of the key: {why}"
 
 
 def _refused_key(key: object) -> str | None:

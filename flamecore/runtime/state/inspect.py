@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from flamecore.abc.store import Store
 from flamecore.errors import CorruptError, JobError
+from flamecore.model.graph import Graph
 from flamecore.runtime.codec.codec import Codec
 from flamecore.runtime.state.accepted_loss import BESIDE
 from flamecore.runtime.state.format import Binding, Manifest, epoch_blob, unseal
@@ -165,7 +166,9 @@ class Value(NamedTuple):
     snapshot: Manifest
 
 
-async def value_of(store: Store, codec: Codec, operation: str, keys: Iterable[object]) -> Value:
+async def value_of(
+    store: Store, codec: Codec, operation: str, keys: Iterable[object], graph: Graph | None = None
+) -> Value:
     """Look up one key in the newest snapshot.
 
     Reads only parts with its key group, and only sections of the operation.
@@ -175,9 +178,10 @@ async def value_of(store: Store, codec: Codec, operation: str, keys: Iterable[ob
         codec: Codec with the flow's types.
         operation: Name of the vertex.
         keys: Candidates for the key; the first stored one is looked up.
+        graph: The flow's graph, which knows the places of keys.
 
     Raises:
-        JobError: There is no snapshot, or no such operation in it.
+        JobError: There is no snapshot, or no such operation in it; or only the flow knows where its keys are.
         CodecError: The value is of a class unknown to the codec.
         CorruptError: A part is damaged.
     """
@@ -191,7 +195,14 @@ async def value_of(store: Store, codec: Codec, operation: str, keys: Iterable[ob
                 f"the state has nothing of an operation {operation!r}; there is: {kept}",
                 hint=suggestion(operation, manifest.flow),
             )
-        groups_of = groups_function(facts)
+        there = graph.vertices if graph is not None else ()
+        vertex = next((one for one in there if one.name == operation and one.keeps_state), None)
+        groups_of = groups_function(facts, vertex)
+        if groups_of is None:
+            raise JobError(
+                f"the state of {operation!r} is stored by the places of its keys, which a function of the flow returns",
+                hint="Name the flow, with its key_by(…, place=…): --app module:name.",
+            )
         for key in candidates:
             try:
                 (group,) = groups_of([key])

@@ -186,8 +186,11 @@ async def _of_operation(
 ) -> OperationPlan:
     stored = manifest.flow[name]
     why = incompatibility(stored, now, resorted=resorted)
+    groups_of = groups_function(stored, vertex)
+    if groups_of is None:  # then it does not fit
+        return OperationPlan(name, "dropped" if now is None else "unreadable", None, stored, now, why)
     try:
-        held = await load_state(store, codec, manifest, range(KEY_GROUPS), {name: groups_function(stored)})
+        held = await load_state(store, codec, manifest, range(KEY_GROUPS), {name: groups_of})
     except CodecError as error:
         if not why:
             return OperationPlan(name, "unreadable", None, stored, now, error.what)

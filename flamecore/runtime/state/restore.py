@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,19 +12,18 @@ from flamecore.model.failure import shorten_repr
 from flamecore.model.messages import Resume
 from flamecore.runtime.codec.codec import Codec
 from flamecore.runtime.state.format import Binding, Manifest, Part, Section, decode_manifest, decode_part
+from flamecore.runtime.state.schema import GroupsOf
 
 _SAMPLE: Final = 16
 """Names of a section that are checked, if all of them are to be taken."""
-
-GroupsOf = Callable[[Sequence[Any]], Sequence[int]]
-"""Function that returns the key groups of names."""
 
 
 def _hashed_otherwise(vertex: str, name: object) -> CodecError:
     return CodecError(
         f"{vertex!r} has state for {shorten_repr(name)}, which is not where a key of that hash is stored: "
-        "its class has another form now",
-        hint="A class of keys keeps its fields, in their order. See what would be lost: flamestream plan.",
+        "its class has another form now, or key_by another place",
+        hint="A class of keys keeps its fields, in their order, and a key its place. See what would be lost: "
+        "flamestream plan.",
         type_name=type(name).__qualname__,
         vertex=vertex,
     )

@@ -10,8 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from flamecore.errors import JobError
+from flamecore.model.failure import describe
 from flamecore.model.graph import Graph
 from flamecore.model.hashing import key_group, key_groups
+from flamecore.model.ordered import is_shared
 from flamecore.model.types import returned, type_text
 from flamecore.model.vertices import Broadcast, ByKey, Vertex
 
@@ -51,17 +53,48 @@ def _facts_of(vertex: Vertex) -> dict[str, object]:
     key = returned(vertex.route.key) if isinstance(vertex.route, ByKey) else object
     types = {name: type_text(hint) for name, hint in (("key", key), ("state", vertex.state))}
     words = {**types, "form": vertex.form}
-    return {"kind": vertex.kind, **vertex.state_facts, **{name: text for name, text in words.items() if text}}
+    by = {"by": "place"} if isinstance(vertex.route, ByKey) and vertex.route.place is not None else {}
+    return {"kind": vertex.kind, **vertex.state_facts, **by, **{name: text for name, text in words.items() if text}}
 
 
-def groups_function(facts: Facts) -> Callable[[Sequence[Any]], Sequence[int]]:
+GroupsOf = Callable[[Sequence[Any]], Sequence[int]]
+"""Function that returns the key groups of names."""
+
+
+def groups_by_place(vertex: Vertex) -> GroupsOf | None:
+    """Return the function from keys of a vertex to their key groups if it says their places; None: it does not."""
+    place = vertex.route.place if isinstance(vertex.route, ByKey) else None
+    if place is None:
+        return None
+
+    def place_of(name: Any) -> Any:
+        if is_shared(name):  # it is stored for a key group, and no key of the flow
+            return name
+        try:
+            return place(name)
+        except Exception as error:  # the user's function, on a key of an earlier version of the flow
+            raise TypeError(f"its place cannot be found, {describe(error)}") from error
+
+    return lambda names: key_groups(list(map(place_of, names)))
+
+
+def groups_function(facts: Facts, vertex: Vertex | None = None) -> GroupsOf | None:
     """Return a function from names of an operation's state to their key groups.
 
     The function raises `TypeError` for values that cannot be names.
+
+    Args:
+        facts: Facts of the operation.
+        vertex: The operation in the flow, for places of keys.
+
+    Returns:
+        None if only the flow knows the places of the keys, and it is not given or has none.
     """
     by = facts.get("by", "key")
     if by == "key":
         return key_groups
+    if by == "place":
+        return None if vertex is None else groups_by_place(vertex)
     return lambda names: [key_group(name if by == "hash" else name[0]) for name in names]
 
 
@@ -85,7 +118,8 @@ def incompatibility(stored: Facts, now: Facts | None, *, resorted: bool = False)
             "it was stored by an earlier flamestream, to which the copies of an item came in the order of the flow's "
             "lines, and they come by their places now: swap the places in the broadcast's tuple, or the merge's inputs"
         )
-    if all(now.get(name) == fact for name, fact in stored.items() if name not in (*_TYPES, "copies")):
+    same_by = stored.get("by", "key") == now.get("by", "key")
+    if same_by and all(now.get(name) == fact for name, fact in stored.items() if name not in (*_TYPES, "copies")):
         return ""
     return f"it was that of a {in_words(stored)}, and the operation is a {in_words(now)} now"
 

@@ -165,6 +165,8 @@ class _Drawing:
                 return self._by_key(stream, number, *rest)
             case "scatter":
                 return self._scattered(stream, number, *rest)
+            case "placed":
+                return self._placed(stream, number, *rest)
             case "of_label" if self._open:
                 keyed = stream.key_by(lambda item: item.value % number, label=self._open[-1])
                 return keyed.stateful_map(number, self._counted(kind, _spawn))
@@ -177,7 +179,7 @@ class _Drawing:
         """Draw a chain of operations."""
         return reduce(self.draw, chain, stream)
 
-    def _keyed(self, keyed: KeyedStream[int, Item], op: Op) -> Stream[Item]:
+    def _keyed(self, keyed: KeyedStream[Any, Item], op: Op) -> Stream[Item]:
         kind, number, *rest = op
         match kind:
             case "keyed":
@@ -237,6 +239,19 @@ class _Drawing:
 
         return stream.map(_enter(rounds)).key_by(key).loop(body).map(_leave)
 
+    def _placed(self, stream: Stream[Item], number: int, wrong: int, chain: Iterable[Op], op: Op) -> Stream[Item]:
+        """Draw a placing, operations on what is made of its records, and a state by their place.
+
+        The place of a record is the first number of its rounds. Of a key it is another one where `wrong` says so.
+        """
+        records = stream.map(lambda item: item._replace(rounds=(item.value % number, *item.rounds)))
+        parts = self.chain(records.place_by(lambda item: item.rounds[0], name=self._name("place")), chain)
+
+        def key(item: Item) -> tuple[int, int]:
+            return item.value % 3, item.rounds[0] + (wrong > 0 and item.value % 11 == wrong)
+
+        return self._keyed(parts.key_by(key, place=lambda key: key[1]), op).map(_leave)
+
     def _scattered(self, stream: Stream[Item], number: int, chain: Iterable[Op]) -> Stream[Item]:
         """Draw a label, operations on what comes of its items, and what gathers that."""
         name = self._name("scatter")
@@ -276,6 +291,7 @@ class _Drawing:
 
 _PLAIN: Final = ("map", "filter", "spread", "keyed", "flat")
 _STATES: Final = ("group", "fold", "reduce", "count", "stateful")
+_KEYED: Final = ("keyed", *(kind for kind in _STATES if kind != "count"))
 _FUSSY: Final = ("fussy", "fussy_fold")
 _MOST_STATES: Final = 8
 """Most states in a row."""
@@ -316,6 +332,10 @@ def draw_spec(random: Random) -> Spec:
         chain += [draw.op(depth=2) for _ in range(random.randint(0, 2))]
         chain += [draw.cycle(depth=2) for _ in range(random.choice((1, 1, 1, 2)))]
         chain += [draw.op(depth=1) for _ in range(random.randint(0, 2))]
+    # With chance of its own: the same seeds otherwise draw the same flows as without it.
+    apart = Random(repr(chain))
+    if apart.random() < 0.2:
+        chain.insert(apart.randint(0, len(chain)), _Draw(apart, fussy=draw.is_fussy).placed())
     side = random.randrange(len(chain)) if random.random() < 0.3 else None
     return Spec(sources, tuple(chain), side)
 
@@ -340,6 +360,7 @@ def split(records: Mapping[str, Sequence[Sequence[Item]]]) -> dict[str, Sequence
 class _Draw:
     def __init__(self, random: Random, fussy: bool) -> None:
         self._random = random
+        self.is_fussy = fussy
         self._plain = _PLAIN + _FUSSY[:1] * fussy
         self._states = _STATES + _FUSSY[1:] * fussy
 
@@ -366,6 +387,12 @@ class _Draw:
             ways = [tuple(self.op(depth) for _ in range(self._random.randint(0, 2))) for _ in range(2)]
             return ("branch", 1, *ways) if self._random.random() < 0.5 else ("diamond", *ways)
         return self.cycle(depth)
+
+    def placed(self) -> Op:
+        """Draw a placing, what makes items of its records, and a state by place."""
+        chain = tuple(self._simple(("map", "filter", "flat", "flat")) for _ in range(self._random.randint(1, 2)))
+        wrong = self._random.randint(1, 4) if self.is_fussy and self._random.random() < 0.5 else 0
+        return ("placed", self._random.randint(2, 5), wrong, chain, self._simple(_KEYED))
 
     def cycle(self, depth: int) -> Op:
         """Draw a cycle with at least one state."""

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from flamecore.errors import GraphError, LoopKeyError
-from flamecore.model.expansion import expand
+from flamecore.errors import GraphError, LoopKeyError, PlaceError
+from flamecore.model.expansion import expanded
 from flamecore.model.graph import Graph
-from flamecore.model.hashing import check_key
+from flamecore.model.hashing import check_key, stable_hash
 from flamecore.model.item import DataItem
 from flamecore.model.meta import (
     GLOBAL_TIME_BYTES,
@@ -54,6 +54,7 @@ from flamecore.model.vertices import (
     Labelled,
     Map,
     Merge,
+    Placing,
     Sink,
     Source,
     ToAll,
@@ -147,7 +148,7 @@ def interpret(
         Failed: A user function failed on a valid item, and `skip_failing` is not set.
         GraphError: A vertex has no `draw` that tells its meaning.
     """
-    drawn = expand(graph)
+    drawn, ends = expanded(graph)
     for vertex in drawn.vertices:
         if not isinstance(vertex, _KNOWN):
             raise GraphError(
@@ -155,7 +156,13 @@ def interpret(
                 hint=f"Define {type(vertex).__name__}.draw, which draws it with generic operations.",
                 vertex=vertex.name,
             )
-    return _Interpreter(drawn, workers, skip_failing, keeps).run(inputs, times or {}, max_steps, end)
+    interpreter = _Interpreter(drawn, workers, skip_failing, keeps)
+    for vertex, (entry, _) in ends.items():
+        if isinstance(vertex.route, ByKey) and vertex.route.place is not None:
+            placing, starts = graph.placing_of(vertex), graph.predecessors(vertex)
+            placed = None if placing is None else ends[placing][0]
+            interpreter.places |= {(ends[start][1], entry): (vertex.route, placed) for start in starts}
+    return interpreter.run(inputs, times or {}, max_steps, end)
 
 
 class _Interpreter:
@@ -173,6 +180,8 @@ class _Interpreter:
         self.feedback = graph.feedback()
         self.loop_of = {vertex: head for head, inside in graph.keyed_loops().items() for vertex in inside}
         self.entered: dict[Vertex, dict[bytes, Any]] = {head: {} for head in graph.keyed_loops()}
+        self.places: dict[tuple[Vertex, Vertex], tuple[ByKey, Vertex | None]] = {}  # of edges to routes by place
+        self.dealt: dict[Vertex, dict[bytes, Any]] = {}  # the places of records, by their order
 
     def run(
         self,
@@ -208,6 +217,7 @@ class _Interpreter:
             order, _, start, vertex, alive, payload = heapq.heappop(self.pending)
             try:
                 self.check_key(start, vertex, order, payload)
+                self.check_place(start, vertex, order, payload)
             except Exception as refused:  # noqa: BLE001 - user code, or a key that has changed
                 self.fail(vertex, order, alive, payload, refused)
             else:
@@ -271,6 +281,21 @@ class _Interpreter:
             length = max(length for length in range(len(order) + 1) if order[:length] in self.entered[loop])
             if key != self.entered[loop][order[:length]]:
                 raise LoopKeyError(f"{key!r} came of {self.entered[loop][order[:length]]!r}", vertex=vertex.name)
+
+    def check_place(self, start: Vertex, vertex: Vertex, order: bytes, payload: Any) -> None:
+        """Check that the key of an item has a place, and that of the record of which the item is made."""
+        if isinstance(vertex, Placing):
+            assert isinstance(vertex.route, ByKey)
+            self.dealt.setdefault(vertex, {})[order] = vertex.route.key(payload)
+        if (start, vertex) in self.places:
+            route, placing = self.places[start, vertex]
+            place = route.placed(payload)
+            stable_hash(place)
+            if placing is not None:
+                places = self.dealt[placing]
+                length = max(length for length in range(len(order) + 1) if order[:length] in places)
+                if place != places[order[:length]]:
+                    raise PlaceError(f"{place!r} came of {places[order[:length]]!r}", vertex=vertex.name)
 
     def fail(self, vertex: Vertex, order: bytes, alive: bool, payload: Any, error: Exception) -> None:
         if alive:

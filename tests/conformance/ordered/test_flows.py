@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from random import Random
 from typing import Any, ClassVar
@@ -251,11 +252,23 @@ def two_origins(*, closes: bool) -> fc.Flow:
     return flow
 
 
+def by_place(*, closes: bool) -> fc.Flow:
+    """Return a flow in which records are dealt by place, and marks, timers and states are where they are."""
+    flow = fc.Flow("by-place")
+    placed = timed(flow, "events", closes=closes).place_by(lambda event: event[1] % 5)
+    parts = placed.flat_map(lambda event: [event, (event[0], event[1] + 5)])
+    first = parts.key_by(lambda event: (event[1] % 5, event[1] % 3), place=itemgetter(0)).apply(Minutes, name="first")
+    first.sink("first")
+    again = first.map(lambda item: (item[0], item[2]))
+    again.key_by(itemgetter(1), place=itemgetter(1)).apply(Minutes, name="again", size=15).sink("out")
+    return flow
+
+
 def events_of(flow: fc.Flow) -> Inputs:
     return {source.name: events(seed) for seed, source in enumerate(flow.graph().sources)}
 
 
-@pytest.mark.parametrize("build", [in_minutes, two_origins])
+@pytest.mark.parametrize("build", [in_minutes, two_origins, by_place])
 @pytest.mark.parametrize("closes", [True, False])
 def test_no_interleaving_changes_what_comes_of_marks(build: Callable[..., fc.Flow], closes: bool) -> None:
     flow = build(closes=closes)
@@ -272,7 +285,7 @@ def test_what_closes_leaves_nothing_open() -> None:
     assert counted + len(late) == sum(1 for event in events(0) if event[1] % 10)
 
 
-@pytest.mark.parametrize("build", [in_minutes, two_origins])
+@pytest.mark.parametrize("build", [in_minutes, two_origins, by_place])
 def test_marks_are_in_snapshots_and_a_rescale_does_not_show(build: Callable[..., fc.Flow]) -> None:
     flow = build(closes=False)
     counts = assert_exactly_once(flow, events_of(flow), seeds=range(simulated_runs(25)))
@@ -299,8 +312,9 @@ def test_fronts_of_one_source_are_origins_each(workers: int) -> None:
         assert outputs == [wanted, wanted]
 
 
-def test_a_run_goes_on_with_its_watermark(tmp_path: Path) -> None:
-    flow, whole, state = in_minutes(closes=False), events(0), tmp_path / "state"
+@pytest.mark.parametrize("build", [in_minutes, by_place])
+def test_a_run_goes_on_with_its_watermark(build: Callable[..., fc.Flow], tmp_path: Path) -> None:
+    flow, whole, state = build(closes=False), events(0), tmp_path / "state"
     wanted = flow.run({"events": whole})
     found: dict[str, list[Any]] = {"first": [], "out": []}
     for end, workers in ((20, 2), (21, 1), (50, 4), (70, 3)):

@@ -175,6 +175,25 @@ def test_labels_that_lead_nowhere_are_refused_in_streams_with_times() -> None:
         timed.key_by(lambda record: record[0], label="record")
 
 
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_windows_stay_where_their_records_are_placed(workers: int) -> None:
+    records = [(f"page {n % 5}", n % 3, 10 * n, None) for n in range(60)]
+    flow = fc.Flow("placed")
+    parts = timed(flow, at_end="close").place_by(lambda record: record[0]).flat_map(lambda r: [(r[0], r[1]), (r[0], 9)])
+    keyed = parts.key_by(lambda part: part, place=lambda key: key[0])
+    panes = keyed.window(w.fixed(microseconds=100)).count()
+    panes.map(lambda pane: (pane.key, pane.window.start, pane.value)).sink("out")
+    counts: dict[Any, int] = {}
+    for page, number, at, _ in records:
+        for key in ((page, number), (page, 9)):
+            counts[key, at // 100 * 100] = counts.get((key, at // 100 * 100), 0) + 1
+    found = flow.run({"records": records}, workers=workers)["out"]
+    assert sorted(found) == sorted((key, start, count) for (key, start), count in counts.items())
+    graph = flow.graph()
+    (count,) = [vertex for vertex in graph.vertices if vertex.ordered]
+    assert graph.placing_of(count) is not None, "its items are sent nowhere"
+
+
 def test_the_core_loads_nothing_of_the_plugin() -> None:
     code = "import sys, flamecore.testing; print([each for each in sys.modules if each.startswith('flamestream')])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

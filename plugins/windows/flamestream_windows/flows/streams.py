@@ -338,13 +338,26 @@ class Timed(Stream[T]):
             vertex=self._vertex.name,
         )
 
+    def place_by(self, function: Callable[[T], Any], *, name: str | None = None) -> Timed[T]:
+        """Deal items to the workers by a place of theirs, as `Stream.place_by` does."""
+        require_functions("place_by", self._vertex, function)
+        return self._next(self._bare().place_by(self._form.lifted(function, returned(function)), name=name))
+
     @overload
-    def key_by(self, key: Callable[[T], K], *, label: None = None) -> TimedKeyed[K, T]: ...
+    def key_by(
+        self, key: Callable[[T], K], *, place: Callable[[K], Any] | None = None, label: None = None
+    ) -> TimedKeyed[K, T]: ...
     @overload
-    def key_by(self, key: Callable[[T], K], *, label: str | None = ...) -> KeyedStream[K, T]: ...
-    def key_by(self, key: Callable[[T], K], *, label: str | None = None) -> KeyedStream[K, T]:
+    def key_by(
+        self, key: Callable[[T], K], *, place: Callable[[K], Any] | None = None, label: str | None = ...
+    ) -> KeyedStream[K, T]: ...
+    def key_by(
+        self, key: Callable[[T], K], *, place: Callable[[K], Any] | None = None, label: str | None = None
+    ) -> KeyedStream[K, T]:
         """Give each item a key, as `Stream.key_by` does; with a label the items have no times."""
-        return TimedKeyed(self, key) if label is None else self._plain().key_by(key, label=label)
+        if label is None:
+            return TimedKeyed(self, key, place)
+        return self._plain().key_by(key, place=place, label=label)
 
 
 def _itself(value: Any) -> Any:
@@ -358,11 +371,11 @@ class TimedKeyed(KeyedStream[K, T]):
     The operations of a `KeyedStream` take its values, and what comes of them has no times.
     """
 
-    def __init__(self, timed: Timed[T], key: Callable[[T], K]) -> None:
-        KeyedStream(timed._bare(), key)  # refuses what cannot be a key
+    def __init__(self, timed: Timed[T], key: Callable[[T], K], place: Callable[[K], Any] | None = None) -> None:
+        KeyedStream(timed._bare(), key, place)  # refuses what cannot be a key
         self._timed = timed
-        self._key = key
-        self._route = ByKey(key)
+        self._key, self._place = key, place
+        self._route = ByKey(key, place)
         self._values: Stream[T] | None = None
 
     @property
@@ -373,7 +386,7 @@ class TimedKeyed(KeyedStream[K, T]):
 
     def _with_times(self) -> Timed[T]:
         """Return the stream with times on the workers that own the keys."""
-        return self._timed._routed(ByKey(self._timed._form.lifted(self._key, returned(self._key))))
+        return self._timed._routed(ByKey(self._timed._form.lifted(self._key, returned(self._key)), self._place))
 
     def map(self, function: Callable[[T], U], *, name: str | None = None) -> Timed[U]:
         """Apply `Timed.map` on the worker that owns the key."""

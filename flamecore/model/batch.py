@@ -7,8 +7,8 @@ the line's order and the number of its words are enough, here and on the way to 
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, chain, compress
 from typing import Any, Final, TypeVar, overload
 
@@ -27,6 +27,9 @@ _MOST: Final = 2**32
 
 _FEW: Final = 32
 """Number of orders up to which they are spelled out, which takes no longer than deriving them."""
+
+_STRETCH: Final = 16
+"""Least orders in a stretch, on average, for which a merge by stretches costs less than a sort of all orders."""
 
 _LONG: Final = 128
 """Most bytes shared by derived orders: longer ones are spelled out, so that a small message does not stand for a large
@@ -228,6 +231,41 @@ def interleaved(runs: Sequence[tuple[Orders, Sequence[T]]]) -> tuple[Orders, Seq
     return DerivedOrders(merged, [counts[at] for at in places], first, tail), values
 
 
+def stretches(runs: Sequence[Orders]) -> list[tuple[int, int, int]] | None:
+    """Return how to merge ascending orders by stretches of several, each (number of the run, start, end).
+
+    What is made of one item mostly lies in one run, and no order in the midst of it is looked at.
+
+    Args:
+        runs: The orders of each run, which has some.
+
+    Returns:
+        None if stretches are so short that the merge would cost more than a sort, or an order is in two runs, or orders
+        derived from one in a run may lie around an order of another run.
+    """
+    bases = [orders.bases if type(orders) is DerivedOrders else orders for orders in runs]
+    found: list[tuple[int, int, int]] = []
+    at = [0] * len(runs)
+    taken = [0] * len(runs)
+    heads = sorted([(some[0], number) for number, some in enumerate(bases)])
+    while heads:
+        _, number = heads.pop(0)
+        some, orders, end = bases[number], runs[number], len(bases[number])
+        if heads:
+            limit = heads[0][0]
+            end = bisect_left(some, limit, at[number])
+            if end == at[number] or (orders is not some and limit.startswith(some[end - 1])):
+                return None
+            if end < len(some):
+                insort(heads, (some[end], number))
+        start, at[number] = taken[number], end
+        taken[number] = orders._ends[end - 1] if type(orders) is DerivedOrders and orders._ends is not None else end
+        found.append((number, start, taken[number]))
+        if len(found) % _FEW == 0 and sum(taken) < _STRETCH * len(found):
+            return None
+    return found
+
+
 def materialise(orders: Orders) -> Orders:
     """Return the orders, spelled out; do not change the result."""
     return orders.materialise() if type(orders) is DerivedOrders else orders
@@ -335,6 +373,11 @@ class Lines(Sequence[str]):
     def __iter__(self) -> Iterator[str]:
         return iter(self._apart())
 
+    def parts(self, ends: Iterable[tuple[int, int]]) -> Iterator[Lines]:
+        """Return slices, given where each starts and ends; empty ones are left out."""
+        each = self.text.split("\n")
+        return (Lines("\n".join(each[start:end]) + "\n") for start, end in ends if start < end)
+
     def _apart(self) -> list[str]:
         if self._each is None:
             self._each = [f"{line}\n" for line in self.text.split("\n")[:-1]]
@@ -366,6 +409,17 @@ def concat(parts: Sequence[Sequence[object]]) -> Sequence[object]:
         if len(texts) == len(parts):
             return Lines("".join(texts))
     return _together(parts)
+
+
+def woven(runs: Sequence[Sequence[object]], by: Sequence[tuple[int, int, int]]) -> Sequence[object]:
+    """Return the payloads of several runs, merged by stretches of their orders (`stretches`)."""
+    if all(type(run) is Lines for run in runs):
+        cuts: list[list[tuple[int, int]]] = [[] for _ in runs]
+        for number, start, end in by:
+            cuts[number].append((start, end))
+        slices = [run.parts(some) for run, some in zip(runs, cuts, strict=True) if type(run) is Lines]
+        return concat([next(slices[number]) for number, _, _ in by])
+    return concat([runs[number][start:end] for number, start, end in by])
 
 
 def _together(parts: Sequence[Sequence[T]]) -> list[T]:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from flamecore.abc.operator import Columns
 from flamecore.errors import OrderViolationError
-from flamecore.model.batch import Orders, concat
+from flamecore.model.batch import Orders, concat, stretches, woven
 from flamecore.model.batch import joined as joined_orders
 from flamecore.model.failure import Failure
 from flamecore.model.messages import Released
@@ -123,7 +123,7 @@ class Collector:
     def _take(self, time: int) -> tuple[Orders, Sequence[object], bytes]:
         """Take out pending payloads below `time`, in meta order.
 
-        Returns orders, payloads and the greatest order. The orders may be unsorted if no sink needs them.
+        Returns orders, payloads and the greatest order. The orders may be unsorted or empty if nobody looks at them.
 
         Raises:
             OrderViolationError: Two workers have released items with one order.
@@ -147,6 +147,9 @@ class Collector:
         last = max([some[-1] for some, _ in ready])
         if len(ready) < 2:
             return (*ready[0], last)
+        looked_at = self._orders or self._failures or self.delivered_up_to > MIN_TIME
+        if not looked_at and (by := stretches([some for some, _ in ready])) is not None:
+            return [], woven([payloads for _, payloads in ready], by), last
         ordered: list[bytes] = []
         values: list[object] = []
         for some, parts in ready:
@@ -163,8 +166,7 @@ class Collector:
                 vertex=self.name,
                 record=None,
             )
-        # Payloads are sorted already, so the orders matter only if somebody looks at them.
-        if self._orders or self._failures or self.delivered_up_to > MIN_TIME:
+        if looked_at:  # payloads are sorted already
             ordered.sort()
         return ordered, values, last
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from flamecore.errors import CodecError
 from flamecore.model.batch import (
     DerivedOrders,
+    Lines,
     Orders,
     children,
     extended,
@@ -21,7 +22,9 @@ from flamecore.model.batch import (
     materialise,
     pack,
     selected,
+    stretches,
     unpack,
+    woven,
 )
 from flamecore.model.messages import Items, Released
 from flamecore.model.meta import GlobalTime, encode_child
@@ -228,3 +231,56 @@ def test_runs_are_not_merged_where_what_comes_of_two_orders_may_stand_mixed() ->
     for unlike in ([later], DerivedOrders([later], None), DerivedOrders([later], [1], 1), extended(other, CODE)):
         assert interleaved([(apart, "abc"), (unlike, "d")]) is None
     assert interleaved([(apart, "abc"), (other, "d")]) == ([*apart, *other], [*"abcd"])
+
+
+# -- merging by stretches ----------------------------------------------------------------------------------------------
+
+
+@st.composite
+def shared_out(draw: st.DrawFn) -> list[Orders]:
+    """Return orders of several runs that are made of items, few or many of one item in a row in one run."""
+    workers, long = draw(st.integers(2, 3)), draw(st.sampled_from((1, 20, 40)))
+    random = draw(st.randoms(use_true_random=False))
+    parts: list[list[bytes]] = [[] for _ in range(workers)]
+    for base in bases_of(draw(st.integers(1, 12))):
+        mine = random.randrange(workers)
+        parts[mine] += [base + encode_child(child) for child in range(random.randint(1, long))]
+        if random.random() < 0.05:  # around or among those of another
+            parts[(mine + 1) % workers].append(base + random.choice((b"", encode_child(3), encode_child(3) + CODE)))
+    runs: list[Orders] = []
+    for part in filter(None, parts):
+        kind = random.randrange(4)
+        counts = [random.randint(1, 2) for _ in part]
+        runs.append([part, DerivedOrders(part, None, 0, CODE), DerivedOrders(part, counts, 1, CODE), part][kind])
+    return runs
+
+
+@given(shared_out())
+def test_a_merge_by_stretches_is_a_sort(runs: list[Orders]) -> None:
+    by = stretches(runs)
+    everything = sorted(order for run in runs for order in run)
+    if by is None:
+        assert len(runs) > 1
+        return
+    assert len(set(everything)) == len(everything)
+    merged = woven([list(run) for run in runs], by)
+    assert merged == everything
+    texts = [Lines("".join(f"{order.hex()}\n" for order in run)) for run in runs]
+    lines = woven(texts, by)
+    assert isinstance(lines, Lines)
+    assert lines.text == "".join(f"{order.hex()}\n" for order in everything)
+
+
+def test_runs_of_long_stretches_are_merged_without_a_look_at_each_order() -> None:
+    parts: list[list[bytes]] = [[], []]
+    for number, base in enumerate(bases_of(40)):
+        parts[number % 2] += [base + encode_child(child) for child in range(50)]
+    runs = [DerivedOrders(part, [1] * len(part), 1, CODE) for part in parts]
+    by = stretches(runs)
+    assert by is not None
+    assert len(by) == 40
+    assert {end - start for _, start, end in by} == {50}
+    assert all(run._materialised is None for run in runs)
+    short = [bases_of(400)[::2], bases_of(400)[1::2]]
+    assert stretches(short) is None, "a sort costs less"
+    assert stretches([bases_of(9), bases_of(9, start=5)]) is None, "orders in both runs"

@@ -344,6 +344,7 @@ class Lines(Sequence[str]):
 
     Args:
         text: All texts, one after the other.
+        count: Their number, if it is known.
 
     Raises:
         ValueError: The text does not end with a newline.
@@ -351,11 +352,11 @@ class Lines(Sequence[str]):
 
     __slots__ = ("_count", "_each", "text")
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, count: int | None = None) -> None:
         if text and text[-1] != "\n":
             raise ValueError(f"lines that end in the midst of one: {text[-80:]!r}")
         self.text = text
-        self._count = text.count("\n")
+        self._count = text.count("\n") if count is None else count
         self._each: list[str] | None = None
 
     def __len__(self) -> int:
@@ -376,7 +377,7 @@ class Lines(Sequence[str]):
     def parts(self, ends: Iterable[tuple[int, int]]) -> Iterator[Lines]:
         """Return slices, given where each starts and ends; empty ones are left out."""
         each = self.text.split("\n")
-        return (Lines("\n".join(each[start:end]) + "\n") for start, end in ends if start < end)
+        return (Lines("\n".join(each[start:end]) + "\n", end - start) for start, end in ends if start < end)
 
     def _apart(self) -> list[str]:
         if self._each is None:
@@ -407,7 +408,7 @@ def concat(parts: Sequence[Sequence[object]]) -> Sequence[object]:
     elif kind is Lines:
         texts = [part.text for part in parts if type(part) is Lines]
         if len(texts) == len(parts):
-            return Lines("".join(texts))
+            return Lines("".join(texts), sum(map(len, parts)))
     return _together(parts)
 
 

@@ -141,13 +141,14 @@ class Graph:
         It has if the vertex is routed by places, and maps, filters, forks and labels alone are between: they make items
         while the record is under way, on its worker.
         """
-        placed = isinstance(vertex.route, ByKey) and vertex.route.place is not None
-        while placed:
+        stays = _is_by_place(vertex.route)
+        while stays:
             (vertex,) = self._predecessors[vertex]
             if isinstance(vertex, Placing):
                 return vertex
-            stays = vertex.route is None or self.placing_of(vertex) is not None
-            placed = stays and type(vertex) in (Map, Broadcast, Label, WithLabel)
+            # Another route by place leads nowhere, either, if the way before it stays.
+            stays = type(vertex) in (Map, Broadcast, Label, WithLabel)
+            stays = stays and (vertex.route is None or _is_by_place(vertex.route))
         return None
 
     def feedback(self) -> frozenset[tuple[Vertex, Vertex]]:
@@ -459,6 +460,10 @@ class Graph:
                     )
                 if error is not None:
                     raise note_declaration(error, vertex)
+
+
+def _is_by_place(route: Route) -> bool:
+    return isinstance(route, ByKey) and route.place is not None
 
 
 def _other_way(route: Route, head: KeyedLoop) -> str | None:

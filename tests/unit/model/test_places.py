@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 from typing import Any
 
 import pytest
@@ -51,6 +52,9 @@ STAYS: dict[str, Callable[[Any], Any]] = {
     "a stream used twice": lambda s: _used(s.flat_map(pairs)),
     "a label": lambda s: s.label("line").flat_map(pairs),
     "a map by the same place": lambda s: s.flat_map(pairs).key_by(key, place=number).map(key),
+    "many maps by the same place": lambda s: reduce(
+        lambda stream, _: stream.key_by(key, place=number).map(key), range(60), s.flat_map(pairs)
+    ),
     "the last placing": lambda s: s.map(str.strip).place_by(len, name="last").flat_map(pairs),
 }
 

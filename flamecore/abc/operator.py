@@ -224,6 +224,33 @@ class StatefulOperator(Operator, ABC):
         return key_groups(names)
 
 
+Record = tuple[Any, tuple[tuple[int, int, bool], ...], int | None]
+"""(state, timers, hold) of a key, as it is stored: timers are plain tuples, by time and tag, those for the watermark
+last."""
+
+
+class Stretch(NamedTuple):
+    """What comes of several items of an ordered operation, as if each had been worked on alone.
+
+    Attributes:
+        kept: The new records of the keys whose timers and holds stay as they are.
+        changed: Those of other keys; None: the key has none any more.
+        outputs: The outputs of all items, in order.
+        each: The number of outputs of each item.
+    """
+
+    kept: dict[Any, Record]
+    changed: Mapping[Any, Record | None]
+    outputs: Sequence[Any] = ()
+    each: int = 0
+
+
+ProcessRun = Callable[[Sequence[Any], Sequence[Any], int, Mapping[Any, Record | None]], Stretch | Sequence[int]]
+OnTimeRun = Callable[
+    [Sequence[Any], Timer, Now, Mapping[Any, Record]], Sequence[tuple[Record | None, Sequence[Any]] | None]
+]
+
+
 class Work:
     """The work of an ordered operation (`flamecore.model.ordered.Ordered`) on one worker.
 
@@ -233,7 +260,20 @@ class Work:
 
     A plugin's vertex makes one for each worker. `begin` and `end` are around the calls of one step; how many calls that
     are is not the same in every run.
+
+    Attributes:
+        process_run: Works on several items with neither a mark nor a timer between them, as `process` does on each:
+            (keys, payloads, watermark, records before) → what comes of them, or the places of items that have to be
+            worked on alone. It is not called where the vertex has `timers`; may be called again, with the first of the
+            items, whose outcome is then the same; and new timers are above the watermark. One that raises has done
+            nothing: then all are worked on alone. None: they always are.
+        on_time_run: Works on a timer for the watermark that is due for several keys, as `on_time` does: (keys, timer,
+            place, records before) → for each key its new record and the outputs; None: it has to be worked on alone.
+            None of that timer or an earlier one stays pending. One that raises has done nothing, as above.
     """
+
+    process_run: ProcessRun | None = None
+    on_time_run: OnTimeRun | None = None
 
     def open(self) -> None:
         """Get ready, before all else."""

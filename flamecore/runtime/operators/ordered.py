@@ -15,7 +15,7 @@ All that leaves is of one trace, the same on every worker, for it is never made 
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
@@ -23,21 +23,36 @@ from operator import itemgetter
 from sys import maxsize
 from typing import Any, Final, Literal
 
-from flamecore.abc.operator import GONE, Site, StatefulOperator, Work
+from flamecore.abc.operator import GONE, OnTimeRun, ProcessRun, Record, Site, StatefulOperator, Stretch, Work
 from flamecore.errors import JobError, NoInvalideeError, OrderViolationError
-from flamecore.model.batch import Orders
+from flamecore.model.batch import Orders, materialise
 from flamecore.model.failure import FlowMistake, describe, shorten_repr
 from flamecore.model.hashing import check_key
 from flamecore.model.meta import MAX_TIME, MIN_TIME, Meta, child_codes, decode_time, encode_child, encode_time
-from flamecore.model.ordered import KEPT, MOST_PAST, Due, Now, Ordered, Outcome, Timer, is_shared, tie_of, timer_place
+from flamecore.model.ordered import (
+    KEPT,
+    MOST_PAST,
+    Due,
+    Now,
+    Ordered,
+    Outcome,
+    Timer,
+    is_shared,
+    rank_of,
+    tie_of,
+    timer_place,
+)
 from flamecore.runtime.operators.reorder import ReorderBuffer
 from flamecore.runtime.operators.watermark import Watermark
 
-Record = tuple[Any, tuple[tuple[int, int, bool], ...], int | None]
-"""(state, timers, hold) of a key, as it is stored."""
+Log = tuple[Orders, Sequence[Any], Sequence[Record | None]]
+"""(orders, keys, records before): what has been worked on, one after another."""
 
-Log = tuple[Orders, list[Any], list[Record | None]]
-"""(orders, keys, records before): what has been worked on."""
+Together = tuple[Orders, Sequence[Any], Sequence[Any], int, dict[Any, Record | None]]
+"""(orders, keys, payloads, watermark, records before, by key): what has been worked on in one call."""
+
+Turn = tuple[int, int]
+"""(time, tag) of timers for the watermark."""
 
 _NONE: Final[Record] = (None, (), None)
 
@@ -51,7 +66,13 @@ _NUMBER: Final = int.from_bytes
 _SPARE, _SLACK = 256, 4
 """A heap is cleaned once so many times the entries that count are in it, and some more."""
 
+_SHORT: Final = 8
+"""Fewer items are worked on alone: a call for all of them costs no less."""
+
+_FIRST: Final = encode_child(0)
+
 _BY_KIND: Final = itemgetter(2, 0, 1)
+_RANK: Final = itemgetter(0)
 
 
 class OrderedOperator(StatefulOperator):
@@ -75,21 +96,28 @@ class OrderedOperator(StatefulOperator):
         self._records: dict[Any, Record] = {}
         # (place, tie, key, timer) of every pending timer, and of some that are no longer
         self._timers: list[tuple[bytes, bytes, Any, Timer]] = []
-        # The same for the timers that wait for the watermark; the first field sorts by time, tag and a hash of the key
-        self._by_mark: list[tuple[bytes, bytes, Any, Timer]] = []
-        self._holds: list[tuple[int, bytes, Any]] = []  # (hold, tie, key), and some that are no longer
-        self._timer_count = 0  # number of pending timers
+        # The keys with a timer for the watermark, by its time and tag; these, and some that are no longer, as a heap
+        self._by_mark: dict[Turn, dict[Any, None]] = {}
+        self._turns: list[Turn] = []
+        self._held: dict[int, int] = {}  # how many keys hold the marks back, by hold
+        self._holds: list[int] = []  # these as a heap, and some that are no longer
+        self._timer_count = 0  # number of pending timers that do not wait for the watermark
         self.watermark = Watermark()
         self._named: set[Any] = set()
-        self._log: deque[Log] = deque()  # since the last trim
+        self._log: deque[Log | Together] = deque()  # since the last trim
         self._since: dict[Any, Record | None] = {}  # for each key worked on since the last cut, its record then
         self._passed = b""  # the last order that has gone in
         self._place, self._number = b"", 0  # the place of the last outputs, and how many there were
         self._orders: list[bytes] = []  # the outputs that have not been emitted
         self._outputs: list[Any] = []
+        self._process_run: ProcessRun | None = None
+        self._on_time_run: OnTimeRun | None = None
         self._is_open = False
         self._call("open")
         self._is_open = True
+        if not vertex.timers:
+            self._process_run = getattr(self.work, "process_run", None)
+            self._on_time_run = getattr(self.work, "on_time_run", None)
 
     def close(self) -> None:
         """Close the work; a second call does nothing.
@@ -158,6 +186,53 @@ class OrderedOperator(StatefulOperator):
                 record=payloads[0],
             )
         self.worked += len(orders)
+        if self._process_run is None or len(orders) < _SHORT:
+            self._run_each(orders, trace, payloads)
+        else:
+            orders = materialise(orders)
+            start, count = 0, len(orders)
+            while start < count:
+                self._run_events(orders[start])
+                event = self.lowest
+                end = count if event is None or event > orders[-1] else bisect_right(orders, event, start)
+                self._run_stretch(self._process_run, orders[start:end], trace, payloads[start:end])
+                start = end
+        self._passed = orders[-1]
+        self._emit()
+
+    def _run_stretch(self, process_run: ProcessRun, orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
+        """Work on several items with neither a timer nor a mark between them."""
+        found: Stretch | Sequence[int] = ()
+        if len(orders) >= _SHORT:
+            try:
+                keys = [*map(self._key_of, payloads)]
+                found = process_run(keys, payloads, self.watermark.value, self._records)
+                if type(found) is Stretch:
+                    for key in found.changed:
+                        if key not in self._records:
+                            check_key(key)
+            except Exception:  # noqa: BLE001 - the one that fails is found if each goes alone
+                found = ()
+        if type(found) is Stretch:
+            self._note_together(orders, keys, payloads, found)
+            self._records.update(found.kept)
+            self._keep_all(found.changed)
+            if found.outputs:
+                codes = child_codes(found.each)
+                self._orders += [order + code for order in orders for code in codes]
+                self._outputs += found.outputs
+        elif not found or len(found) * _SHORT > len(orders):
+            self._run_each(orders, trace, payloads)
+        else:
+            start = 0
+            for place in (*found, len(orders)):
+                if start < place:
+                    self._run_stretch(process_run, orders[start:place], trace, payloads[start:place])
+                self._run_each(orders[place : place + 1], trace, payloads[place : place + 1])
+                start = place + 1
+
+    def _run_each(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
+        """Work on items one after another, and on the timers and marks before each."""
         key_of, records, process = self._key_of, self._records, self.work.process
         timers, marks, watermark = self._timers, self.watermark.marks, self.watermark
         worked: list[bytes] = []
@@ -197,9 +272,7 @@ class OrderedOperator(StatefulOperator):
             if found:
                 places += [order + code for code in child_codes(len(found))]
                 outputs += found
-        self._passed = orders[-1]
         self._note(worked, keys, before)
-        self._emit()
 
     def on_known(self, known: bytes, most: int, stored: bytes | None = None) -> bool:
         """Work on timers and marks below an order; return whether there are more of them.
@@ -251,20 +324,65 @@ class OrderedOperator(StatefulOperator):
 
     def _run_mark(self, mark: bytes, before: int) -> None:
         """Work on the timers that the watermark has reached, and say what the operation's own marks are now."""
-        timers, value = self._by_mark, self.watermark.value
-        while timers and timers[0][3].time <= value:
-            _, _, key, timer = heappop(timers)
-            if self._is_pending(key, timer):
-                self._run_timer(timer_place(self._vertex, timer, key, mark), key, timer, before)
+        turns, value = self._turns, self.watermark.value
+        while turns and turns[0][0] <= value:
+            turn = heappop(turns)
+            keys = self._by_mark.pop(turn, None)
+            if keys is not None:
+                self._run_turn(Timer(*turn, True), keys, mark, before)
         self._emit()
-        holds = self._holds
-        while holds and not self._is_holding(holds[0][2], holds[0][0]):
+        holds, held = self._holds, self._held
+        while holds and holds[0] not in held:
             heappop(holds)
-        self.watermark.say(mark, min(value, holds[0][0]) if holds else value)
+        self.watermark.say(mark, min(value, holds[0]) if holds else value)
 
-    def _is_holding(self, key: Any, hold: int) -> bool:
-        record = self._records.get(key)
-        return record is not None and record[2] == hold
+    def _run_turn(self, timer: Timer, keys: Iterable[Any], mark: bytes, before: int) -> None:
+        """Work on a timer that a mark makes due for some keys."""
+        ranked = sorted([(rank_of(key), key) for key in keys], key=_RANK)
+        if tied := len({rank for rank, _ in ranked}) < len(ranked):
+            ranked.sort(key=lambda pair: (pair[0], tie_of(pair[1])))
+        prefix = mark + b"".join(map(encode_child, (self._vertex.index, timer.time + 2**63, timer.tag + 2**63)))
+        records, places, worked, old = self._records, list[bytes](), list[Any](), list[Record | None]()
+        for (rank, key), found in zip(
+            ranked, self._found([key for _, key in ranked], timer, mark, before), strict=True
+        ):
+            place = prefix + encode_child(rank)
+            if found is None:
+                self._note(places, worked, old)
+                places, worked, old = [], [], []
+                self._run_timer(place, key, timer, before)
+                continue
+            record, outputs = found
+            was = records[key]
+            places.append(place)
+            worked.append(key)
+            old.append(was)
+            if record is None and len(was[1]) == 1:  # the timer is not in the heap any more
+                del records[key]
+                if was[2] is not None:
+                    self._let_go(was[2])
+            else:
+                self._keep(key, was, record)
+            if len(outputs) == 1 and not tied:
+                self._place, self._number = place, 1
+                self._orders.append(place + _FIRST)
+                self._outputs.append(outputs[0])
+            elif outputs:
+                self._add(place, outputs)
+        self._note(places, worked, old)
+
+    def _found(
+        self, keys: Sequence[Any], timer: Timer, mark: bytes, before: int
+    ) -> Sequence[tuple[Record | None, Sequence[Any]] | None]:
+        """Return what comes of a timer for several keys; None for each that has to be worked on alone."""
+        if self._on_time_run is not None:
+            try:
+                return self._on_time_run(
+                    keys, timer, Now(decode_time(mark), self.watermark.value, before), self._records
+                )
+            except Exception:  # noqa: BLE001 - the one that fails is found if each goes alone
+                pass
+        return (None,) * len(keys)
 
     def _run_timer(self, place: bytes, key: Any, timer: Timer, before: int) -> None:
         """Work on a timer that is due."""
@@ -337,37 +455,85 @@ class OrderedOperator(StatefulOperator):
         return timer.time <= now.watermark
 
     def _keep(self, key: Any, before: Record | None, record: Record | None) -> None:
-        """Keep the record of a key; note its new timers, and its hold."""
-        if record is None:
-            if before is not None:
-                del self._records[key]
-                self._timer_count -= len(before[1])
+        """Keep the record of a key; note its timers, and its hold."""
+        _, old, held = _NONE if before is None else before
+        _, new, hold = _NONE if record is None else record
+        if record is not None:
+            self._records[key] = record
+        elif before is not None:
+            del self._records[key]
+        if new is not old and new != old:
+            for timer in set(old).difference(new) if new else old:
+                self._cancel(key, timer)
+            for timer in set(new).difference(old) if old else new:
+                self._await(key, timer)
+        if hold != held:
+            if held is not None:
+                self._let_go(held)
+            if hold is not None:
+                self._hold(hold)
+
+    def _keep_all(self, changed: Mapping[Any, Record | None]) -> None:
+        """Keep the records of several keys: many are new, and share a timer and a hold."""
+        records, held, hold = self._records, self._held, None
+        keys: dict[Any, None] = {}
+        shared: tuple[tuple[int, int, bool], ...] = ()
+        for key, record in changed.items():
+            before = records.get(key)
+            if keys and before is None and record is not None and record[1] is shared and record[2] == hold:
+                records[key] = record
+                keys[key] = None
+                if hold is not None:
+                    held[hold] += 1
+                continue
+            self._keep(key, before, record)
+            if record is not None and len(record[1]) == 1 and record[1][0][2]:
+                _, shared, hold = record
+                keys = self._by_mark[shared[0][:2]]
+
+    def _await(self, key: Any, timer: tuple[int, int, bool]) -> None:
+        if timer[2]:
+            turn = timer[:2]
+            keys = self._by_mark.get(turn)
+            if keys is None:
+                keys = self._by_mark[turn] = {}
+                heappush(self._turns, turn)
+                if len(self._turns) > _SPARE + _SLACK * len(self._by_mark):
+                    self._turns[:] = self._by_mark
+                    heapify(self._turns)
+            keys[key] = None
             return
-        self._records[key] = record
-        old = () if before is None else before[1]
-        if record[1] or old:
-            self._timer_count += len(record[1]) - len(old)
-            self._await(key, set(record[1]).difference(old))
-        if record[2] is not None and (before is None or before[2] != record[2]):
-            heappush(self._holds, (record[2], tie_of(key), key))
-            if len(self._holds) > _SPARE + _SLACK * len(self._records):
-                self._holds = [entry for entry in self._holds if self._is_holding(entry[2], entry[0])]
+        timers, timed = self._timers, Timer(*timer)
+        self._timer_count += 1
+        heappush(timers, (timer_place(self._vertex, timed, key), tie_of(key), key, timed))
+        # Cancelled ones are not looked for in a heap: but a timer that every item sets anew would take memory until its
+        # time.
+        if len(timers) > _SPARE + _SLACK * self._timer_count:  # most have been cancelled
+            timers[:] = [entry for entry in timers if self._is_pending(entry[2], entry[3])]
+            heapify(timers)
+
+    def _cancel(self, key: Any, timer: tuple[int, int, bool]) -> None:
+        if not timer[2]:
+            self._timer_count -= 1
+        elif (keys := self._by_mark.get(timer[:2])) is not None:  # None: it is due
+            keys.pop(key, None)
+            if not keys:
+                del self._by_mark[timer[:2]]
+
+    def _hold(self, hold: int) -> None:
+        held = self._held
+        count = held.get(hold)
+        held[hold] = 1 if count is None else count + 1
+        if count is None:
+            heappush(self._holds, hold)
+            if len(self._holds) > _SPARE + _SLACK * len(held):
+                self._holds[:] = held
                 heapify(self._holds)
 
-    def _await(self, key: Any, timers: Iterable[tuple[int, int, bool]]) -> None:
-        for each in timers:
-            timer = Timer(*each)
-            if timer.mark:
-                place = timer_place(self._vertex, timer, key, b"")[len(encode_child(self._vertex.index)) :]
-                heappush(self._by_mark, (place, tie_of(key), key, timer))
-            else:
-                heappush(self._timers, (timer_place(self._vertex, timer, key), tie_of(key), key, timer))
-        for heap in (self._timers, self._by_mark):
-            # Cancelled ones are not looked for in a heap: but a timer that every item sets anew would take memory until
-            # its time.
-            if len(heap) > _SPARE + _SLACK * self._timer_count:  # most have been cancelled
-                heap[:] = [entry for entry in heap if self._is_pending(entry[2], entry[3])]
-                heapify(heap)
+    def _let_go(self, hold: int) -> None:
+        count = self._held.pop(hold)
+        if count > 1:
+            self._held[hold] = count - 1
 
     # -- outputs ---------------------------------------------------------------------------------------------------
 
@@ -387,11 +553,21 @@ class OrderedOperator(StatefulOperator):
     # -- snapshots -------------------------------------------------------------------------------------------------
 
     def _note(self, orders: list[bytes], keys: list[Any], before: list[Record | None]) -> None:
-        if not (self._snapshots and orders):
-            return
-        self._log.append((orders, keys, before))
+        if self._snapshots and orders:
+            self._log.append((orders, keys, before))
+            self._note_since(zip(keys, before, strict=True))
+
+    def _note_together(self, orders: Orders, keys: list[Any], payloads: Sequence[Any], found: Stretch) -> None:
+        """Note what is about to be worked on in one call."""
+        if self._snapshots:
+            records = self._records
+            before = {key: records.get(key) for some in (found.kept, found.changed) for key in some}
+            self._log.append((orders, keys, payloads, self.watermark.value, before))
+            self._note_since(before.items())
+
+    def _note_since(self, worked: Iterable[tuple[Any, Record | None]]) -> None:
         since, named = self._since, self._named
-        for key, record in zip(keys, before, strict=True):
+        for key, record in worked:
             if key not in since:
                 since[key] = record
                 if key not in named:
@@ -407,9 +583,13 @@ class OrderedOperator(StatefulOperator):
     def cut(self, before: bytes) -> Sequence[Mapping[Any, Any]]:
         self.trim(before)
         since: dict[Any, Record | None] = {}
-        for orders, keys, records in reversed(self._log):
-            start = bisect_left(orders, before) if orders[0] < before else 0
-            since.update(zip(reversed(keys[start:]), reversed(records[start:]), strict=True))
+        for entry in reversed(self._log):
+            start = bisect_left(entry[0], before) if entry[0][0] < before else 0
+            if len(entry) == 3:
+                _, keys, records = entry
+                since.update(zip(reversed(keys[start:]), reversed(records[start:]), strict=True))
+            else:
+                since.update(entry[4] if start == 0 else self._midway(entry, start))
         now, then = self._records, self._since
         changes: dict[Any, Any] = {}
         for key, old in then.items():
@@ -419,6 +599,18 @@ class OrderedOperator(StatefulOperator):
         self._since = since
         changes |= self.watermark.cut(before)
         return [changes] if changes else []
+
+    def _midway(self, entry: Together, count: int) -> Mapping[Any, Record | None]:
+        """Return the records when only the first of several items had been worked on that went in together."""
+        _, keys, payloads, watermark, before = entry
+        assert self._process_run is not None
+        self._call("begin")
+        try:
+            found = self._process_run(keys[:count], payloads[:count], watermark, before)
+        finally:
+            self._call("end")
+        assert type(found) is Stretch
+        return {**before, **found.kept, **found.changed}
 
     def snapshot_of(self, names: Sequence[Any]) -> Mapping[Any, Any]:
         since, now, shared = self._since, self._records, self.watermark.stored

@@ -315,8 +315,10 @@ def test_timers_and_holds_that_are_set_again_and_again_take_no_memory(mark: bool
         bench.put(time, (time % 3,))
     bench.drain(5_000)
     operator = bench.operator
-    assert max(len(operator._timers), len(operator._by_mark), len(operator._holds)) < 300
-    assert operator._timer_count == 3
+    assert max(len(operator._timers), len(operator._turns), len(operator._by_mark), len(operator._holds)) < 300
+    assert operator._timer_count == (0 if mark else 3)
+    assert sum(map(len, operator._by_mark.values())) == (3 if mark else 0)
+    assert sum(operator._held.values()) == 3
     assert operator._records[1] == (1, ((94_999, 0, mark),), 4_999)
 
 

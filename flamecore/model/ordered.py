@@ -236,7 +236,8 @@ class Marking(Vertex):
 
     Attributes:
         function: Function from a payload to the mark that holds from its record on; None: no other than before. A mark
-            that is not above the front's last one says nothing.
+            that is not above the front's last one says nothing. It may have an attribute `many`, a function from
+            several payloads to the marks of all, each a whole number, which costs less.
         step: Marks are rounded down to multiples of it, so that there are few.
         closes: Whether the end of a front is a mark, `CLOSING`, at a time of its own. Otherwise the last one stays.
             None: it is where no state is kept, which nothing can go on from.

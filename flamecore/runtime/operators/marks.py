@@ -88,7 +88,9 @@ class MarkWays:
     def add_marking(self, vertex: Vertex, operator: MarkingOperator) -> None:
         """Connect a marking."""
         operator.say = self.of(vertex)
-        self.markings.setdefault(self._plan.graph.marked_source(vertex).name, []).append(operator)
+        source = self._plan.graph.marked_source(vertex).name
+        operator.alone = sum([front.source == source for front in self._plan.fronts]) == 1
+        self.markings.setdefault(source, []).append(operator)
 
 
 def _arrive(intake: OrderedIntake, order: bytes, trace: int, alive: bool, payload: Any) -> None:
@@ -105,13 +107,16 @@ class MarkingOperator(Operator):
     Attributes:
         say: Sends a mark.
         closes: Whether the end of a front is a mark.
+        alone: Whether all records are of one front.
     """
 
     say: Say
+    alone: bool = False
 
     def __init__(self, vertex: Marking, site: Site) -> None:
         self.closes = not site.snapshots if vertex.closes is None else vertex.closes
         self._function, self._step = vertex.function, vertex.step
+        self._many: Callable[[Sequence[Any]], Sequence[int]] | None = getattr(vertex.function, "many", None)
         self._emit, self._emit_run, self._fail = site.emit, site.emit_run, site.fail
         self._last: dict[bytes, int] = {}  # by front, as in orders
 
@@ -123,6 +128,9 @@ class MarkingOperator(Operator):
         return self._emit(order, trace, alive, payload)
 
     def run(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
+        if self._many is not None and self._mark_all(self._many, orders, payloads):
+            self._emit_run(orders, trace, payloads)
+            return
         start = 0
         for place, (order, payload) in enumerate(zip(orders, payloads, strict=True)):
             try:
@@ -136,6 +144,35 @@ class MarkingOperator(Operator):
             self._emit_run(orders, trace, payloads)
         elif start < len(orders):
             self._emit_run(orders[start:], trace, payloads[start:])
+
+    def _mark_all(
+        self, many: Callable[[Sequence[Any]], Sequence[int]], orders: Orders, payloads: Sequence[Any]
+    ) -> bool:
+        """Say the marks of a run of one front; return False if its records must be looked at one by one."""
+        front = orders[0][8:GLOBAL_TIME_BYTES]
+        if not self.alone and {order[8:GLOBAL_TIME_BYTES] for order in orders} != {front}:
+            return False
+        last, step = self._last.get(front), self._step
+        least = MIN_TIME if last is None else last + step
+        marks: list[tuple[bytes, int]] = []
+        try:
+            values = many(payloads)
+            if max(values) >= least:
+                for order, value in zip(orders, values, strict=True):
+                    if value >= least:
+                        if type(value) is not int or not MIN_TIME < value < CLOSING:
+                            return False
+                        last = value - value % step
+                        least = last + step
+                        marks.append((order, last))
+        except Exception:  # noqa: BLE001 - the function fails on one of them, too
+            return False
+        if marks:
+            number = int.from_bytes(front, "big")
+            for order, mark in marks:
+                self._last[front] = mark
+                self.say(behind_record(order), number, mark)
+        return True
 
     def _mark(self, order: bytes, payload: Any) -> None:
         value = self._function(payload)

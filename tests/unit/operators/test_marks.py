@@ -180,3 +180,35 @@ def test_the_end_of_a_front_closes() -> None:
     bench = Bench(lambda n: n)
     bench.operator.end(GlobalTime(9, 3).encode())
     assert bench.said == [(behind_record(GlobalTime(9, 3).encode()), 3, CLOSING)]
+
+
+def _doubled(n: Any) -> int:
+    return 2 * n
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_function_of_many_payloads_says_the_same_marks(seed: int) -> None:
+    rng = Random(seed)
+    many, alone, step = lambda records: [2 * n for n in records], rng.random() < 0.5, rng.randint(1, 9)
+    function = lambda n: _doubled(n)  # noqa: E731  # a new one each time, for its attribute
+    function.many = many  # type: ignore[attr-defined]
+    plain, quick = Bench(_doubled, step=step), Bench(function, step=step)
+    quick.operator.alone = alone
+    now = 0
+    for _ in range(rng.randint(1, 6)):
+        front, wrong = (1 if alone else rng.randint(1, 3)), rng.random() < 0.2
+        payloads: list[Any] = [now + rng.randint(-9, 20) for _ in range(rng.randint(1, 30))]
+        if wrong:
+            payloads[rng.randrange(len(payloads))] = rng.choice([None, "7", CLOSING])
+        now += rng.randint(0, 20)
+        for bench in (plain, quick):
+            bench.run(*payloads, front=front)
+    assert (quick.said, quick.items, quick.failed) == (plain.said, plain.items, plain.failed)
+
+
+def test_records_of_several_fronts_in_one_run_have_marks_of_their_own() -> None:
+    function = lambda n: n  # noqa: E731
+    function.many = list  # type: ignore[attr-defined]
+    bench = Bench(function)
+    bench.operator.run([GlobalTime(time, 1 + time % 2).encode() for time in range(4)], 0, [9, 5, 8, 7])
+    assert [(number, value) for _, number, value in bench.said] == [(1, 9), (2, 5), (2, 7)]

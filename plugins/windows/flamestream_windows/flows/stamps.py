@@ -6,14 +6,14 @@ its time: there a payload is a *stamp*, (kind, time, value), of plain data.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import update_wrapper
 from operator import itemgetter
 from types import GenericAlias
 from typing import Any, Final, NamedTuple
 
 from flamecore.model.types import returned
-from flamestream_windows.model.times import Unit, reader
+from flamestream_windows.model.times import Unit, reader, reader_of_many
 
 VALUE: Final = 0
 """Kind of an element or a pane."""
@@ -40,6 +40,12 @@ class Form(NamedTuple):
     at: Callable[[Any], int]
     value: Callable[[Any], Any] | None = None
     kind: Callable[[Any], int] | None = None
+
+    def times(self, payloads: Sequence[Any]) -> Sequence[int]:
+        """Return the times of several payloads."""
+        many = getattr(self.at, "many", None)
+        found: Sequence[int] = [*map(self.at, payloads)] if many is None else many(payloads)
+        return found
 
     def stamp(self, payload: Any, value: Any) -> tuple[int, int, Any]:
         """Return the stamp of what comes of a payload."""
@@ -73,12 +79,17 @@ def recorded(at: Callable[[Any], Any], unit: Unit | None = None) -> Form:
         at: The function.
         unit: Unit of the numbers that it returns; None: as `reader` takes them.
     """
-    read = reader(unit)
+    read, read_all = reader(unit), reader_of_many(unit)
 
     def time_of(record: Any) -> int:
         return read(at(record))
 
-    return Form(named_after(time_of, at, int))
+    def times_of(records: Sequence[Any]) -> list[int]:
+        return read_all([*map(at, records)])
+
+    made = named_after(time_of, at, int)
+    made.many = times_of  # type: ignore[attr-defined]  # a function takes any attribute
+    return Form(made)
 
 
 def stamp_type(declared: Any) -> Any:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar, overload
 
@@ -160,7 +160,7 @@ def event_time(
         Marking,
         name=stream._flow._name(name, "event_time"),
         type=stream._type,
-        function=_said(chosen, form.at),
+        function=_said(chosen, form),
         closes=None if at_end is None else at_end == "close",
         step=_QUARTER if micros is None else micros,
     )
@@ -169,15 +169,22 @@ def event_time(
     return Timed(made, form, (Origin(vertex, at_end, [] if micros is None else None),), stream._type)
 
 
-def _said(strategy: WatermarkStrategy, time_of: Callable[[Any], int]) -> Callable[[Any], int | None]:
+def _said(strategy: WatermarkStrategy, form: Form) -> Callable[[Any], int | None]:
     """Return the watermark that follows a record, as a function."""
+    time_of = form.at
     if isinstance(strategy, (Bounded, Monotonic)):
         bound = strategy.bound if isinstance(strategy, Bounded) else 0
 
         def below(record: Any) -> int | None:
             return time_of(record) - bound
 
-        return named_after(below, time_of, object)
+        def all_below(records: Sequence[Any]) -> Sequence[int]:
+            times = form.times(records)
+            return [time - bound for time in times] if bound else times
+
+        made = named_after(below, time_of, object)
+        made.many = all_below  # type: ignore[attr-defined]  # a function takes any attribute
+        return made
 
     def observed(record: Any) -> int | None:
         return strategy.observe(None, record, time_of(record))[1]

@@ -10,20 +10,21 @@ Processing time is the global time of what is worked on.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from flamecore.abc.operator import Work
+from flamecore.abc.operator import Stretch, Work
 from flamecore.model.ordered import KEPT, Now, Outcome, Timer
 from flamestream_windows.engine import values
 from flamestream_windows.engine.functions import FnRecord, Function
 from flamestream_windows.engine.grouping import Grouping
-from flamestream_windows.engine.short import is_final, is_updates
-from flamestream_windows.engine.values import Cell, Clock, Drop, Element, Emit, Firing, Late, Moment, Record, Watermark
+from flamestream_windows.engine.short import is_updates
+from flamestream_windows.engine.stretches import Taken, stretches
+from flamestream_windows.engine.values import Clock, Drop, Element, Emit, Firing, Late, Moment, Record, Watermark
 from flamestream_windows.flows.stamps import DROPPED, LATE, RETRACTION, VALUE, Form
-from flamestream_windows.model.panes import Dropped, Pane, Timing
+from flamestream_windows.model.panes import Dropped, Pane, Timing, made_pane
 from flamestream_windows.model.times import MAX, MIN
-from flamestream_windows.model.windows import GLOBAL, Calendar, Fixed, Global
+from flamestream_windows.model.windows import GLOBAL, Sliding, Window
 
 Stamp = tuple[int, int, Any]
 Turn = tuple[int, int]
@@ -67,7 +68,7 @@ class TimedWork(Work):
         retraction = self._kind is not None and self._kind(payload) == RETRACTION
         windows = (value.window,) if self._keeps_windows else _ALL
         moment = Moment(_engine(now.watermark), None, now.time)
-        record = self._nothing if state is None else state
+        record = self._nothing if state is None else self._spelled(state)
         element = Element(value, self._at(payload), windows, retraction)
         record, outputs = self._step.step(record, element, moment, key)
         return self._outcome(record, moment, [_stamp(key, output) for output in outputs])
@@ -75,6 +76,7 @@ class TimedWork(Work):
     def on_time(self, key: Any, state: Any, timer: Timer, now: Now) -> Outcome:
         to = _engine(now.watermark)
         moment = Moment(to, None, now.time)
+        state = self._spelled(state)
         if not timer.mark:
             record, outputs = self._tick(state, timer, moment, key)
             return self._outcome(record, moment, [_stamp(key, output) for output in outputs])
@@ -98,7 +100,16 @@ class TimedWork(Work):
         timers = [Timer(*turn, True) for turn in self._turns(record, moment)]
         timers += [Timer(*turn) for turn in self._ticks(record, moment)]
         timers += [Timer(*turn, True) for turn in dict.fromkeys(turn for turn, _ in waiting)]
-        return Outcome(Waiting(record, waiting) if waiting else record, outputs, timers, self._step.hold(record))
+        stored = Waiting(record, waiting) if waiting else self._stored(record)
+        return Outcome(stored, outputs, timers, self._step.hold(record))
+
+    def _stored(self, record: Any) -> Any:
+        """Return a record as the state of its key."""
+        return record
+
+    def _spelled(self, state: Any) -> Any:
+        """Return the record of a state."""
+        return state
 
     @abstractmethod
     def _turns(self, record: Any, moment: Moment) -> Iterator[Turn]:
@@ -125,36 +136,62 @@ class GroupingWork(TimedWork):
     def __init__(self, step: Grouping, form: Form, keeps_windows: bool = False) -> None:
         super().__init__(step, form, keeps_windows)
         # Of windows that do not overlap most items only go into one that is open, and change no timer and no hold.
-        apart = isinstance(step.strategy.windows, (Fixed, Calendar, Global))
-        self._once = apart and is_final(step.strategy)
-        self._each = apart and is_updates(step.strategy)
+        self._apart = not isinstance(step.strategy.windows, Sliding)
+        self._each = is_updates(step.strategy)
         self._keeps = step.strategy.panes != "discarding"
         self._add, self._result, self._create = step.aggregate.add, step.aggregate.result, step.aggregate.create
+        self._form = form
+        self._stretches = None if keeps_windows else stretches(step)
+        if self._stretches is not None:
+            self.process_run, self.on_time_run = self._run, self._end
 
     def process(self, key: Any, state: Any, payload: Any, now: Now) -> Outcome:
-        if state is not None and (self._once or self._each) and (self._kind is None or self._kind(payload) == VALUE):
-            at, watermark = self._at(payload), now.watermark
-            cells = state.open
-            for place in range(len(cells) - 1, -1, -1):
-                window, accumulator, fresh, hold, expiry_hold, trigger, pane, late_born, outstanding = cells[place]
-                if not window[0] <= at < window[1]:
+        if type(state) is tuple and self._apart and (self._kind is None or self._kind(payload) == VALUE):
+            at = self._at(payload)
+            for place in range(len(state) - 4, -1, -4):
+                if not state[place] <= at < state[place + 1]:
                     continue
-                if at < watermark or (hold is None and self._once):
+                if at < now.watermark:
                     break
+                start, end, accumulator, number = state[place : place + 4]
                 accumulator = self._add(accumulator, payload if self._value is None else self._value(payload))
                 outputs: tuple[Stamp, ...] = ()
-                if self._once:
-                    fresh += 1
-                else:
-                    number = pane[1] + 1
-                    given: Pane[Any, Any] = Pane(key, self._result(accumulator), window, Timing.EARLY, number, False)
-                    outputs = ((VALUE, window[1] - 1, given),)
-                    pane = (0, number, -1)
+                if self._each:
+                    pane = made_pane(key, self._result(accumulator), Window(start, end), Timing.EARLY, number, False)
+                    outputs = ((VALUE, end - 1, pane),)
                     if not self._keeps:
                         accumulator = self._create()
-                cell = Cell(window, accumulator, fresh, hold, expiry_hold, trigger, pane, late_born, outstanding)
-                return Outcome(Record((*cells[:place], cell, *cells[place + 1 :]), state.closed), outputs, KEPT)
+                slim = (*state[:place], start, end, accumulator, number + 1, *state[place + 4 :])
+                return Outcome(slim, outputs, KEPT)
         return super().process(key, state, payload, now)
+
+    def _run(
+        self, keys: Sequence[Any], payloads: Sequence[Any], watermark: int, records: Mapping[Any, Any]
+    ) -> Stretch | Sequence[int]:
+        if self._kind is not None and any(kinds := [*map(self._kind, payloads)]):
+            return [place for place, kind in enumerate(kinds) if kind != VALUE]
+        assert self._stretches is not None
+        values = payloads if self._value is None else [*map(self._value, payloads)]
+        found = self._stretches.take(keys, self._form.times(payloads), values, watermark, records)
+        if not isinstance(found, Taken):
+            return found
+        return Stretch(found.kept, found.changed, [*map(_paned, found.panes)], 1)
+
+    def _end(
+        self, keys: Sequence[Any], timer: Timer, now: Now, records: Mapping[Any, Any]
+    ) -> list[tuple[Any, Sequence[Stamp]] | None]:
+        assert self._stretches is not None
+        ended = self._stretches.end(keys, timer.time, timer.tag, _engine(now.watermark), records)
+        return [
+            found if found is None else (found[0], () if (pane := found[1]) is None else (_paned(pane),))
+            for found in ended
+        ]
+
+    def _stored(self, record: Record) -> Any:
+        return record if self._stretches is None else self._stretches.slim(record)
+
+    def _spelled(self, state: Any) -> Any:
+        return state if self._stretches is None or type(state) is not tuple else self._stretches.spelled(state)
 
     def _turns(self, record: Record, moment: Moment) -> Iterator[Turn]:
         for cell in record.open:
@@ -206,6 +243,11 @@ class FunctionWork(TimedWork):
 def _engine(watermark: int) -> int:
     """Return a watermark of the core as one of the engine, whose bounds are narrower."""
     return max(MIN, min(watermark, MAX))
+
+
+def _paned(pane: Pane[Any, Any]) -> Stamp:
+    """Return the payload of a pane whose time is the end of its window."""
+    return (VALUE, pane.window[1] - 1, pane)
 
 
 def _stamp(key: Any, output: values.Output) -> Stamp:

@@ -6,7 +6,7 @@ Accumulators are never changed in place: `add` and `merge` return new ones.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal
 
@@ -37,6 +37,13 @@ class Aggregate(ABC):
     def add(self, accumulator: Any, value: Any) -> Any:
         """Return the accumulator with one more element."""
 
+    def add_all(self, accumulator: Any, values: Sequence[Any]) -> Any:
+        """Return the accumulator with several more elements, added one after another."""
+        add = self.add
+        for value in values:
+            accumulator = add(accumulator, value)
+        return accumulator
+
     def remove(self, accumulator: Any, value: Any) -> Any:
         """Return the accumulator with one element less."""
         raise NotImplementedError(f"{self} cannot take elements back")
@@ -65,6 +72,9 @@ class Count(Aggregate):
 
     def add(self, accumulator: Any, value: Any) -> Any:
         return accumulator + 1
+
+    def add_all(self, accumulator: Any, values: Sequence[Any]) -> Any:
+        return accumulator + len(values)
 
     def remove(self, accumulator: Any, value: Any) -> Any:
         return accumulator - 1

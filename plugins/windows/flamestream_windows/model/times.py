@@ -104,6 +104,22 @@ def _guessed(value: Any) -> int:
     return micros
 
 
+def reader_of_many(unit: Unit | None) -> Callable[[list[Any]], list[int]]:
+    """Return a function that reads several timestamps, as what `reader` returns reads each."""
+    read = reader(unit)
+    first, last = (_PLAUSIBLE, _LAST_YEAR) if unit is None else (MIN + 1, END_OF_GLOBAL_WINDOW)
+    per_s = 1_000_000 if unit is None else _PER_S[unit]
+
+    def read_all(values: list[Any]) -> list[int]:
+        if values and {*map(type, values)} == {int}:
+            micros = values if per_s == 1_000_000 else [value * 1_000_000 // per_s for value in values]
+            if first <= min(micros) and max(micros) <= last:
+                return micros
+        return [*map(read, values)]
+
+    return read_all
+
+
 def date_of(micros: int) -> datetime:
     """Return a timestamp as a datetime in UTC; beyond the years that there are, the nearest."""
     try:

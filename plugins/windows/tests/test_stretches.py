@@ -1,0 +1,201 @@
+"""Elements that are worked on together give what each gives alone: panes, marks and records at any time."""
+
+from __future__ import annotations
+
+import random
+from datetime import timedelta
+from operator import itemgetter
+from typing import Any, Literal
+
+import pytest
+
+from flamecore.abc.operator import GONE, Site, Way, each
+from flamecore.model.meta import GlobalTime, encode_time
+from flamecore.model.ordered import CLOSING, Marking, behind_record, shared_names
+from flamecore.model.vertices import ByKey
+from flamecore.runtime.operators.ordered import OrderedIntake, OrderedOperator
+from flamestream_windows import aggregates as agg
+from flamestream_windows import triggers as t
+from flamestream_windows import windows as w
+from flamestream_windows.engine.grouping import Grouping
+from flamestream_windows.flows.stamps import RETRACTION, STAMPED, VALUE
+from flamestream_windows.flows.vertices import Grouped
+from flamestream_windows.flows.work import GroupingWork
+from flamestream_windows.model.strategy import strategy
+from flamestream_windows.model.times import END_OF_GLOBAL_WINDOW, MIN, reader, reader_of_many
+
+Kind = Literal["final", "updates"]
+
+
+def _grouping(rng: random.Random, kind: Kind) -> Grouping:
+    size, period = rng.choice([3, 10, 25]), rng.randint(1, 30)
+    windows = rng.choice(
+        [
+            w.fixed(microseconds=size, offset=timedelta(microseconds=rng.randint(0, 9))),
+            w.fixed(microseconds=size),
+            w.fixed(microseconds=size),
+            w.sliding(microseconds=size, every=timedelta(microseconds=period)),
+            w.whole(),
+            w.calendar(days=1, tz="Europe/Berlin"),
+        ]
+    )
+    panes: list[Literal["accumulating", "discarding"]] = ["accumulating", "discarding"]
+    made = strategy(windows, lateness=rng.choice([0, 0, 5, 40]), emit=kind, panes=rng.choice(panes))
+    return Grouping(made, rng.choice([agg.count(), agg.collect(), agg.sum(_number), agg.top(2, _number)]))
+
+
+def _number(value: Any) -> int:
+    if value == 99:
+        raise ValueError(value)
+    return int(value)
+
+
+class Bench:
+    """An operator of a grouping at work, with what it has emitted, said and stored."""
+
+    def __init__(self, grouping: Grouping, *, together: bool) -> None:
+        self.outputs: list[Any] = []
+        self.failed: list[Any] = []
+        self.said: list[Any] = []
+        self.stored: dict[Any, Any] = {}
+        site = Site(
+            7,
+            lambda order, trace, alive, payload, error: self.failed.append((order, payload, repr(error))),
+            (Way(self._emit, each(self._emit)),),
+            snapshots=True,
+        )
+        vertex = Grouped("window", route=ByKey(_key), index=3, grouping=grouping, times=STAMPED)
+        self.operator = OrderedOperator(vertex, site)
+        if not together:
+            self.operator._process_run = self.operator._on_time_run = None
+        self.operator.watermark.connect(
+            {(9, 1): Marking("said", function=int)}, lambda *mark: self.said.append(mark), shared_names()[:1]
+        )
+        self.intake = OrderedIntake("window", self.operator, 1)
+
+    def _emit(self, order: bytes, trace: int, alive: bool, payload: Any) -> None:
+        self.outputs.append((order, payload))
+
+    def store(self, time: int) -> None:
+        for piece in self.operator.cut(encode_time(time)):
+            self.stored |= piece
+        self.stored = {key: record for key, record in self.stored.items() if record is not GONE}
+
+
+def _key(stamp: Any) -> Any:
+    return stamp[2] % 7 if stamp[2] < 50 else stamp[2] % 2
+
+
+def _order(time: int) -> bytes:
+    return GlobalTime(time, 1).encode()
+
+
+def _compare(seed: int, kind: Kind) -> int:
+    rng = random.Random(seed)
+    grouping = _grouping(rng, kind)
+    benches = [Bench(grouping, together=False), Bench(grouping, together=True)]
+    retracts = rng.random() < 0.1 and type(grouping.aggregate).invertible
+    disorder, forth = rng.choice([0, 0, 3, 20]), rng.choice([1, 1, 5])
+    time, now, value, cut = 1, rng.randint(-40, 40), -1000, 0
+    everything, all_marks, snapshot = list[Any](), list[Any](), dict[Any, Any]()
+    for number in range(rng.randint(2, 8)):
+        records, marks = [], []
+        for _ in range(rng.choice([2, 20, 80])):
+            kept = RETRACTION if retracts and rng.random() < 0.05 else VALUE
+            at = now - rng.randint(0, disorder) - (30 if rng.random() < 0.01 else 0)
+            records.append((time, (kept, at, rng.randrange(99 + (rng.random() < 0.02)))))
+            if rng.random() < 0.15:
+                now += rng.randint(0, forth)
+                value = max(value, now - rng.randint(disorder // 2, disorder + 1))
+                marks.append((time, value))
+            time += 1
+        if rng.random() < 0.1:
+            marks.append((time - 1, CLOSING if number > 5 else now + 100))
+        everything += records
+        all_marks += marks
+        for bench in benches:
+            bench.intake.run([_order(place) for place, _ in records], 0, [stamp for _, stamp in records])
+            for place, mark in marks:
+                bench.intake.put_mark(behind_record(_order(place)), (9, 1, mark))
+            bench.intake.drain(encode_time(time))
+        if rng.random() < 0.5:
+            cut = rng.randint(cut, time)
+            for bench in benches:
+                bench.store(cut)
+            assert benches[0].stored == benches[1].stored, (seed, cut)
+            snapshot = dict(benches[1].stored)
+    alone, together = benches
+    for bench in benches:
+        bench.store(time)
+    assert alone.stored == together.stored, seed
+    assert alone.outputs == together.outputs, seed
+    assert [type(stamp[2]) for _, stamp in alone.outputs] == [type(stamp[2]) for _, stamp in together.outputs]
+    assert (alone.failed, alone.said) == (together.failed, together.said), seed
+    if snapshot:
+        again = Bench(grouping, together=True)
+        again.operator.restore(snapshot)
+        rest = [record for record in everything if record[0] >= cut]
+        if rest:
+            again.intake.run([_order(place) for place, _ in rest], 0, [stamp for _, stamp in rest])
+        for place, mark in all_marks:
+            if place >= cut:
+                again.intake.put_mark(behind_record(_order(place)), (9, 1, mark))
+        again.intake.drain(encode_time(time))
+        assert again.outputs == [each for each in alone.outputs if each[0] >= encode_time(cut)], seed
+        again.stored = snapshot
+        again.store(time)
+        assert again.stored == alone.stored, seed
+    return len(alone.outputs)
+
+
+@pytest.mark.parametrize("kind", ["final", "updates"])
+def test_elements_that_go_together_give_what_each_gives_alone(kind: Kind) -> None:
+    assert sum(_compare(seed, kind) for seed in range(400)) > 2000
+
+
+def test_the_short_way_is_taken_where_it_can_be() -> None:
+    """Nobody would see it if all elements went alone."""
+    bench = Bench(Grouping(strategy(w.fixed(microseconds=10)), agg.count()), together=True)
+    work = bench.operator.work
+    assert isinstance(work, GroupingWork)
+    work.process = work.on_time = None  # type: ignore[assignment, method-assign]
+    for start in range(0, 100, 20):
+        times = range(start + 1, start + 21)
+        bench.intake.run([_order(time) for time in times], 0, [(VALUE, time, time % 3) for time in times])
+        bench.intake.put_mark(behind_record(_order(start + 20)), (9, 1, start + 20))
+    bench.intake.drain(encode_time(200))
+    assert (len(bench.outputs), bench.failed) == (3 * 10, [])
+    assert sum(stamp[2].value for _, stamp in bench.outputs) == 99
+
+
+@pytest.mark.parametrize("windows", [w.sessions(microseconds=5), w.fixed(microseconds=5)])
+def test_others_take_each_element_alone(windows: Any) -> None:
+    emit: Any = "final" if windows.merging else t.at_watermark()
+    work = GroupingWork(Grouping(strategy(windows, emit=emit), agg.count()), STAMPED)
+    assert (work.process_run, work.on_time_run) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "aggregate", [agg.count(), agg.sum(itemgetter(0)), agg.collect(), agg.mean(itemgetter(0)), agg.max(itemgetter(0))]
+)
+def test_several_elements_are_added_as_one_after_another(aggregate: Any) -> None:
+    values = [(3,), (1,), (2.5,)]
+    one = aggregate.create()
+    for value in values:
+        one = aggregate.add(one, value)
+    assert aggregate.add_all(aggregate.create(), values) == one
+
+
+def _outcome(function: Any, values: Any) -> Any:
+    try:
+        return function(values)
+    except (TypeError, ValueError) as error:
+        return repr(error)
+
+
+@pytest.mark.parametrize("unit", [None, "s", "ms", "us", "ns"])
+def test_several_timestamps_are_what_each_is(unit: Any) -> None:
+    now, one, many = 1_700_000_000_000_000, reader(unit), reader_of_many(unit)
+    bad = [True, MIN, END_OF_GLOBAL_WINDOW + 1, END_OF_GLOBAL_WINDOW, None, 2**80, -5, 10**14 - 1, 10**14, 5]
+    for values in ([now + 3, now], [], [now, 1.5, now], *([now, value] for value in bad), *([value] for value in bad)):
+        assert _outcome(many, values) == _outcome(lambda some: [*map(one, some)], values)

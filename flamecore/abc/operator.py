@@ -225,7 +225,7 @@ class StatefulOperator(Operator, ABC):
 
 
 Record = tuple[Any, tuple[tuple[int, int, bool], ...], int | None]
-"""(state, timers, hold) of a key, as it is stored: timers are plain tuples, by time and tag, those for the watermark
+"""(state, timers, hold) of a key, as it is stored. Timers are plain tuples, by time and tag, those for the watermark
 last."""
 
 

@@ -230,7 +230,7 @@ last."""
 
 
 class Stretch(NamedTuple):
-    """What comes of several items of an ordered operation, as if each had been worked on alone.
+    """The outcome of several items of an ordered operation, as if each had been worked on alone.
 
     Attributes:
         kept: The new records of the keys whose timers and holds stay as they are.
@@ -307,7 +307,7 @@ class Work:
         """End a step."""
 
     def close(self) -> None:
-        """Let go of what `open` has got. Nothing is called after it."""
+        """Release the resources that `open` has acquired; nothing is called after it."""
 
 
 class OutputBuffer(Operator, ABC):

@@ -74,7 +74,7 @@ class Outcome(NamedTuple):
 
 
 KEPT: Final[tuple[Timer, ...]] = (Timer(MIN_TIME),)
-"""What stands for timers and hold that stay as they are. It counts by identity."""
+"""Stands for timers and a hold that stay as they are; compared by identity."""
 
 
 class Due(NamedTuple):

@@ -2,10 +2,10 @@
 
 flamestream run examples/labels/search/job.toml
 
-Who knows whom is a state by person, which all requests share and which grows between them. Where a request has been is
-a state by person and *request*: it comes with the request, and is dropped with it. Each step asks the acquaintances of
-a person, who ask theirs, until the hops are used up; a person who is reached again with more hops left is asked again,
-and is no new answer. Behind the last answer comes the end of the request, with their number.
+The acquaintances are a state by person, which all requests share and which grows between them. The people that a
+request has reached are a state by person and *request*: it comes with the request, and is dropped with it. Each step
+asks the acquaintances of a person, who ask theirs, until the hops are used up; a person who is reached again with more
+hops left is asked again, and is no new answer. Behind the last answer comes the end of the request, with their number.
 """
 
 from typing import Any, NamedTuple

@@ -107,7 +107,7 @@ class Failed:
 
 
 Event = Said | Lost | Failed
-"""What a job is to act on. All other messages change the membership alone."""
+"""An event that a job acts on. All other messages change the membership alone."""
 
 
 class ControlPlane:

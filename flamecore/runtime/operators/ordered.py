@@ -664,7 +664,7 @@ class OrderedIntake(ReorderBuffer):
         self._ordered.watermark.put(place, (index, number), value)
 
     def wait_for_journal(self) -> None:
-        """Have timers wait until the journal says how far time has passed.
+        """Hold timers back until the journal says how far time has passed.
 
         Timers are due at times of the wall clock that no record has; a sink must hold nothing of a time that no journal
         accounts for.
@@ -677,7 +677,7 @@ class OrderedIntake(ReorderBuffer):
             self._stored = max(self._stored, encode_time(time))
 
     def drain(self, known: bytes, most: int = maxsize) -> None:
-        """Let the operation work on items and timers below an order, in a step."""
+        """Run the work on items and timers below an order, in one step."""
         lowest = self.lowest
         if lowest is None or lowest >= known:
             self.is_ready = False

@@ -230,7 +230,7 @@ class _Interpreter:
         return outputs
 
     def let_in(self, end: int) -> bool:
-        """Have an ordered operation work on an item or timer that nothing can come before; return whether one has.
+        """Run an ordered operation on an item or timer that nothing can come before; return whether one has run.
 
         Of operations in a row the first goes first, if several have something of the least time.
 
@@ -407,7 +407,7 @@ class OrderedModel:
         return sorted(found, key=lambda timer: timer[:2])
 
     def put(self, order: bytes, alive: bool, payload: Any) -> None:
-        """Have an item wait, or take one back."""
+        """Add an item to those that wait, or take one back."""
         if alive:
             assert order not in self.waiting
             self.waiting[order] = payload

@@ -65,7 +65,7 @@ class FlamestreamDataSource(DataSource):
         if (known := output_of(place).schema()) is not None:
             return known
         raise SourceError(
-            f"there is nothing in {place.url} yet, so nobody knows its columns",
+            f"there is nothing in {place.url} yet, so its columns are unknown",
             hint='Name them: .schema("word string, …"); or start when the job has written something.',
             source=NAME,
             position="",

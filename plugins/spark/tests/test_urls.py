@@ -66,7 +66,7 @@ def far(spark: Any, s3: str, s3_environment: None) -> Iterator[str]:
 
 @pytest.fixture
 def hadoop(spark: Any, tmp_path: Path) -> Iterator[None]:
-    """Let Spark have a file system for `s3a`, whose bucket is a folder."""
+    """Give Spark a file system for `s3a`, whose bucket is a folder."""
     (tmp_path / "bucket").mkdir()
     told = {
         "fs.s3a.impl": "org.apache.hadoop.fs.viewfs.ViewFileSystemOverloadScheme",

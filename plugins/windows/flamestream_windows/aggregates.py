@@ -52,7 +52,7 @@ def max(of: Function | None = None) -> Aggregate:
 def top(n: int, by: Function) -> Aggregate:
     """Return the `n` elements of which `by` makes most, the first one first."""
     if n < 1:
-        raise ValueError(f"the top {n} are nobody; n is at least 1")
+        raise ValueError(f"top {n} has no elements; n is at least 1")
     return Top(n, by)
 
 

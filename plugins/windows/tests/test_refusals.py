@@ -64,7 +64,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str, str]] = {
         "top after 'count.panes': retractions come",
         "panes='retracting'",
     ),
-    "a top of nobody": (lambda: keyed().window(MINUTE).top(0, by=lambda record: record), "the top 0", ""),
+    "a top of none": (lambda: keyed().window(MINUTE).top(0, by=lambda record: record), "top 0 has no elements", ""),
     "an aggregate of nothing": (lambda: keyed().window(MINUTE).aggregate(), "nothing to make", "agg.count()"),
     "an aggregate that is a function": (
         lambda: keyed().window(MINUTE).aggregate(n=len),  # type: ignore[arg-type]

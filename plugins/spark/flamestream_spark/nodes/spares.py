@@ -32,7 +32,7 @@ class Spares:
         self._thread: threading.Thread | None = None
 
     def make_ready(self, count: int) -> None:
-        """Have so many tasks run, as soon as there is room: an executor may be coming in the place of a lost one."""
+        """Start so many tasks, as soon as there is room: an executor may be coming in the place of a lost one."""
         if count > 0 and (self._thread is None or not self._thread.is_alive()):
             self._thread = threading.Thread(target=self._run, args=(count,), name=self._tag, daemon=True)
             self._thread.start()

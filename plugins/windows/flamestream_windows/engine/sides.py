@@ -140,7 +140,7 @@ class Side:
         return self._passed((*record.waiting, *coming), side)
 
     def release(self, record: WaitRecord, side: SideRecord) -> tuple[WaitRecord, list[Output]]:
-        """Let go the elements of a key that wait no longer, after a step of the side."""
+        """Release the elements of a key that wait no longer, after a step of the side."""
         return self._passed(record.waiting, side)
 
     def _passed(self, waiting: tuple[Waiting, ...], side: SideRecord) -> tuple[WaitRecord, list[Output]]:

@@ -33,7 +33,7 @@ _ALL: Final = (GLOBAL,)
 
 
 class Taken(NamedTuple):
-    """What a stretch comes to.
+    """The outcome of a stretch.
 
     Attributes:
         kept: The records of the keys whose turns and holds are as before.
@@ -47,7 +47,7 @@ class Taken(NamedTuple):
 
 
 class Stretches(ABC):
-    """What a grouping does with stretches of elements.
+    """The work of a grouping on stretches of elements.
 
     Args:
         grouping: The grouping.

@@ -1,4 +1,4 @@
-"""How payloads of a stream tell their event time.
+"""Forms in which payloads of a stream carry their event time.
 
 Behind `event_time` a payload is the user's own record, and the time is computed of it. What comes of a record carries
 its time: there a payload is a *stamp*, (kind, time, value), of plain data.
@@ -29,7 +29,7 @@ DROPPED: Final = 3
 
 
 class Form(NamedTuple):
-    """How payloads tell their times.
+    """A form in which payloads carry their times.
 
     Attributes:
         at: Returns the time of a payload.

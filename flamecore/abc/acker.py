@@ -33,6 +33,8 @@ Segments = tuple[frozenset[int], ...]
 """The tracked parts of a graph: for each segment index, the segments that feed it, all of lower index."""
 
 
+# Plain state, driven by calls: the same code runs under asyncio, in a seeded simulation, and in one
+# that injects crashes.
 class Reporter(ABC):
     """The worker's side: collects reports and hands out what is to be sent."""
 
@@ -106,7 +108,7 @@ class Tracker(ABC):
 
         Args:
             front: Its number.
-            time: Where it goes on; None: wherever the stream is now.
+            time: Time from which it continues; None: the current time of the stream.
 
         Returns:
             The time from which its items may be stamped.
@@ -211,8 +213,10 @@ class SingleListener(Listener):
         self._times = (start,) * segments
 
     def receive(self, tracker: int, news: MinTimes) -> bool:
+        # The common case, a report that has changed nothing, costs one comparison.
         if news.times == self._times:
             return False
+        # Never lower for a listener, whatever a tracker reports: barriers may have opened on it.
         times = tuple([max(pair) for pair in zip(self._times, news.times, strict=True)])
         grew, self._times = times != self._times, times
         return grew

@@ -70,7 +70,7 @@ class HostContext:
         job: Name of the job.
         config: Everything that is configured.
         drivers: Name of the driver of each part, by dotted key: "source.lines", "sink.counts", …
-        store: Where the job keeps its state, if it does; not open.
+        store: Store of the job's state, if there is one; not open.
         code: Makes a copy of the flow's source, by path, for nodes on machines that do not have it. Such a node is told
             the folder where it lies: `bootstrap["flow_folder"]`.
         prefixes: The operations that each source may have run where it reads, by name of the source.
@@ -91,6 +91,8 @@ class HostContext:
     counts: Callable[[], Mapping[str, Any]] = dict
 
 
+# It starts processes and reports their end, and no more: what they run comes from the control, so
+# nodes are the same on every host.
 class NodeHost(ABC):
     """A host driver: one object for each run of a job.
 

@@ -55,6 +55,8 @@ class RegistryContext:
     waits: bool = True
 
 
+# Compare and set, and nothing more: locks, leases and watches differ from server to server. The
+# lease is built upon this once, and is the same on all of them.
 class JobRegistry(ABC):
     """A registry driver.
 

@@ -75,7 +75,7 @@ def goes_on(context: EdgeContext, mode: Mode, held: str | None, place: str, *, e
     if empty or not (context.continued or mode == "resume"):
         return False
     if held is None:
-        why = "nothing says who wrote it, and up to where"
+        why = "its writer and its last time are not recorded"
     else:
         why = "it was written " + ("by another job" if kept else "by another flow or from other inputs")
     what = f"{place} cannot be resumed: {why}"
@@ -111,6 +111,8 @@ def check_time(context: EdgeContext, time: int, last: int) -> None:
         )
 
 
+# The time goes with each batch, not with a snapshot: outputs leave before the next snapshot, so
+# only the sink can say how far it has them.
 class Sink(ABC):
     """A sink driver. One object for each sink of a flow.
 
@@ -124,6 +126,9 @@ class Sink(ABC):
     Options: ClassVar[Any] = None
     wants_orders: ClassVar[bool] = False
     """Whether it keeps the global times of payloads: then `write_ordered` is called in the place of `write`."""
+    retractions: ClassVar[bool] = False
+    """Whether its output shows which payloads retract earlier ones. A job with retractions for any other sink is
+    refused, unless the flow declares that its readers handle them."""
 
     def __init__(self, options: Any, context: EdgeContext) -> None:
         self.options = options
@@ -152,6 +157,14 @@ class Sink(ABC):
         Nothing else is then shown there.
         """
         return False
+
+    def writes(self) -> Sequence[str]:
+        """Return the places that the sink writes.
+
+        They are absolute paths without links, or URLs; that of a folder ends with `/`. A job with a source that reads
+        one of them is refused, since it would read its own output. See `flamecore.toolkit.places.place_of`.
+        """
+        return ()
 
     def continues(self, identity: str, *, continued: bool) -> None:
         """Set the identity of the output, in a job that keeps state.

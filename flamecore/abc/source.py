@@ -128,6 +128,8 @@ class EdgeContext:
     prefix: Prefix | None = None
 
 
+# Pulled, not pushed: the engine asks for as many records as it has credit for, so no driver needs a
+# buffer or a bound of its own.
 class Reader(ABC):
     """One open partition. Used by one front at a time.
 
@@ -219,6 +221,16 @@ class Source(ABC):
         """
         return ("",)
 
+    def reads(self, place: str) -> bool:
+        """Return whether the source reads what is written to a place.
+
+        A job whose source reads the output of its own sink is refused.
+
+        Args:
+            place: A place that a sink names in `flamecore.abc.sink.Sink.writes`.
+        """
+        return False
+
     def fingerprint(self) -> str:
         """Return a text that changes with the input; empty when that cannot be told."""
         return ""
@@ -234,7 +246,7 @@ class Source(ABC):
             SourceError: This source keeps no originals, or lacks what it needs besides.
         """
         raise SourceError(
-            f"source {self.context.name!r}: driver {self.name!r} cannot make records of dead letters",
+            f"source {self.context.name!r}: driver {self.name!r} cannot read dead letters again",
             hint="Read them by another source, or put them back where they came from.",
             source=self.context.name,
             position="",

@@ -81,6 +81,8 @@ class StoreContext:
     create: bool = True
 
 
+# No rename, no overwrite, no lock: each backend has its own sense of these, or none. With blobs
+# that are written once, create, list and delete are enough for whole snapshots and for one owner.
 class Store(ABC):
     """A store driver.
 

@@ -78,7 +78,7 @@ class TransportContext:
         codec: Encodes and decodes messages (`flamecore.runtime.codec.codec.Codec`), for transports that carry bytes.
         node: Name of this process in the job.
         token: Shared secret of the job; a peer that does not show it is refused. Empty: none is asked for.
-        folder: Where sockets of this job may be made; only its user can enter it. Empty: none.
+        folder: Folder for sockets of this job; only its user has access. Empty: none.
         locate: Returns the location (the result of `Transport.start` there) of the process that an address lives in;
             raises PeerGoneError if it was never bound.
         lost: Called when a connected process is gone without having closed: (its location, why). The location is empty
@@ -98,6 +98,8 @@ class TransportContext:
     waits: bool = True
 
 
+# `send_nowait` beside `send`, since most messages find room: an await for each would cost more than
+# the hand-over.
 class Endpoint(ABC):
     """One bound address.
 
@@ -149,6 +151,8 @@ class Endpoint(ABC):
         """
 
 
+# Nothing about progress, segments or acks: any transport carries any acker, and each can be tested
+# alone.
 class Transport(ABC):
     """A transport driver: makes endpoints that can reach each other."""
 

@@ -199,6 +199,8 @@ def lies_beside(name: str, module: ModuleType, top: str, folder: Path) -> bool:
     if first == top:
         return True
     file = getattr(module, "__file__", None)
+    # Engine and plugins are never imported again: their classes would then be there twice, and
+    # differ.
     if not file or first in ("__main__", "flamecore") or first.startswith("flamestream_"):
         return False
     path = Path(file).resolve()
@@ -208,6 +210,7 @@ def lies_beside(name: str, module: ModuleType, top: str, folder: Path) -> bool:
 def _put_on_path(folder: Path) -> None:
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
+    # A file may be newer than what the import system remembers of its folder.
     importlib.invalidate_caches()
 
 
@@ -232,6 +235,7 @@ def _from_file(path: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except BaseException:
+        # A module that is half made must not be found by a later import.
         del sys.modules[stable]
         raise
     return module
@@ -313,7 +317,7 @@ def _flow_in(module: ModuleType, place: str, name: str | None) -> tuple[FlowGrap
     own = {key: flow for key, flow in flows.items() if flow.module == module.__name__} or flows
     if len({id(flow) for flow in own.values()}) > 1:
         references = ", ".join(f"{place}:{key}" for key in own)
-        raise ConfigError(f"{place} has several flows", hint=f"Say which: {references}", path="job.flow")
+        raise ConfigError(f"{place} has several flows", hint=f"Name one: {references}", path="job.flow")
     name, flow = next(iter(own.items()))
     return flow, name
 

@@ -115,11 +115,13 @@ CONTRACTS: Final[Mapping[type, Mapping[str, Rule]]] = {
         "capabilities": _a(SourceCapabilities),
         "partitions": _all(str),
         "fingerprint": _a(str),
+        "reads": _a(bool),
         "open": _made(Reader),
     },
     Sink: {
         "guarantee": _GUARANTEE,
         "host": _a(str),
+        "writes": _all(str),
         "continues": _NOTHING,
         "rehearse": _NOTHING,
         "open": _a(int),

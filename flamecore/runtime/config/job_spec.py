@@ -30,6 +30,114 @@ from flamecore.runtime.config.validate import Problems, redacted
 from flamecore.runtime.operators.table import Operators
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Drivers:
+    """The drivers of a job's parts, and what makes them.
+
+    Attributes:
+        names: Name of the driver of each part, by dotted key: "transport", "source.lines", …
+        plugins: The installed drivers.
+        transport, acker, store, registry, host: Driver and options; None: there is none, or it cannot be used.
+    """
+
+    names: Mapping[str, str]
+    plugins: PluginRegistry
+    transport: tuple[type[Transport], object] | None
+    acker: tuple[type[Acker], object] | None
+    store: tuple[type[Store], object] | None
+    registry: tuple[type[JobRegistry], object] | None
+    host: tuple[type[NodeHost], Any] | None
+
+    def make_transport(self, context: TransportContext, config: JobConfig, *, beside: bool) -> Transport:
+        """Make the transport.
+
+        `beside`: with the options of a process beside the supervisor.
+        """
+        assert self.transport is not None
+        driver, options = self.transport
+        if beside:
+            # Without the port, which is the supervisor's.
+            table = node_options(options_table(config.transport))
+            options = options_of(driver, table, f"transport.{driver.name}", config.origins)
+        return driver(options, context)
+
+    def make_acker(self, plan: AckerPlan, config: JobConfig) -> Acker:
+        """Make the acker.
+
+        An acker that wraps another gets it by name, with the options of that one's own table.
+        """
+
+        def inner(name: str, table: Mapping[str, object]) -> Acker:
+            kind: type[Acker] = self.plugins.guarded("acker", name)
+            # Options of the outer strategy take precedence over the inner one's own table.
+            mixed = {**config.acker.tables.get(name, {}), **table}
+            return kind(options_of(kind, mixed, f"acker.{name}", config.origins), plan)
+
+        assert self.acker is not None
+        driver, options = self.acker
+        return driver(options, dataclasses.replace(plan, make=inner))
+
+    def make_store(self, context: StoreContext) -> Store | None:
+        """Make the store of snapshots, if there is one; it is not open."""
+        if self.store is None:
+            return None
+        driver, options = self.store
+        return driver(options, context)
+
+    def make_registry(self, context: RegistryContext) -> JobRegistry:
+        """Make the registry of jobs."""
+        assert self.registry is not None
+        driver, options = self.registry
+        return driver(options, context)
+
+    def make_host(self, context: HostContext) -> NodeHost:
+        """Make the host that nodes are started on."""
+        assert self.host is not None
+        driver, options = self.host
+        return driver(options, context)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FlowCode:
+    """A flow, and the ways in which other processes get its code.
+
+    Attributes:
+        flow: The flow.
+        packed: The flow as the host sends it to other processes, if they cannot import it.
+    """
+
+    flow: FlowGraph
+    packed: PackedFlow | None = None
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Return a reference for other processes, and the folder it is relative to.
+
+        Raises:
+            ConfigError: There is none.
+        """
+        if self.packed is not None:
+            return f"{self.packed.module}:flow", str(Path.cwd())
+        return importable(self.flow)
+
+    def fingerprint(self, functions: Iterable[Callable[..., object]]) -> str:
+        """Return a fingerprint of the source as it is on the disk now.
+
+        For a packed flow it is the name of its module.
+
+        Args:
+            functions: The functions of the flow.
+        """
+        return self.packed.module if self.packed is not None else code_of(self.flow, functions)
+
+    def copy(self, functions: Iterable[Callable[..., object]]) -> dict[str, bytes]:
+        """Return the source, for machines that do not have its files.
+
+        See `flamecore.runtime.config.flow_loader.copy_of`.
+        """
+        return dict(self.packed.files) if self.packed is not None else copy_of(self.flow, functions)
+
+
 @dataclasses.dataclass(slots=True, kw_only=True)
 class JobSpec:
     """The resolved job: the driver of each part, and everything that is wrong.
@@ -38,36 +146,32 @@ class JobSpec:
 
     Attributes:
         config: The configuration, completed by the host.
+        flow_code: The flow, with its code for other processes.
         given: Values that a program hands over; see `flamecore.runtime.config.resolve.resolve`.
-        graph: The checked graph; None if it cannot work.
-        drivers: Name of the driver of each part, by dotted key: "transport", "source.lines", …
         problems: Everything found to be wrong.
+        graph: The checked graph; None if it cannot work.
+        drivers: The drivers of its parts.
         operators: The operators of plugins, besides the engine's.
         at_home: Sources and sinks whose data is on the host, if that is why the job runs there.
-        transport_driver, acker_driver, store_driver, registry_driver, host_driver: Driver and options; None: there is
-            none, or it cannot be used.
-        packed: The flow as the host sends it to other processes, if they cannot import it.
     """
 
     config: JobConfig
-    flow: FlowGraph
-    plugins: PluginRegistry
-    given: Mapping[str, Any]
+    flow_code: FlowCode
+    given: Mapping[str, object]
     problems: Problems
     graph: Graph | None
-    drivers: Mapping[str, str]
+    drivers: Drivers
     sources: Mapping[str, Source]
     sinks: dict[str, Sink]
     dead_letter: Sink | None
     operators: Operators
-    observers: Sequence[Any]
-    transport_driver: tuple[type[Transport], Any] | None
-    acker_driver: tuple[type[Acker], Any] | None
-    store_driver: tuple[type[Store], Any] | None
-    registry_driver: tuple[type[JobRegistry], Any] | None
-    host_driver: tuple[type[NodeHost], Any] | None
+    observers: Sequence[object]
     at_home: Sequence[str] = ()
-    packed: PackedFlow | None = None
+
+    @property
+    def flow(self) -> FlowGraph:
+        """Return the flow."""
+        return self.flow_code.flow
 
     @property
     def name(self) -> str:
@@ -87,32 +191,17 @@ class JobSpec:
 
     @property
     def code(self) -> str:
-        """Return a fingerprint of the flow's source, as it lies on the disk now.
-
-        For a packed flow it is its module's name.
-        """
-        return self.packed.module if self.packed is not None else code_of(self.flow, self._functions)
-
-    def copy(self) -> dict[str, bytes]:
-        """Return the flow's source, for machines that do not have its files.
-
-        See `flamecore.runtime.config.flow_loader.copy_of`.
-        """
-        return dict(self.packed.files) if self.packed is not None else copy_of(self.flow, self._functions)
+        """Return a fingerprint of the flow's source; see `FlowCode.fingerprint`."""
+        return self.flow_code.fingerprint(self._functions)
 
     @property
     def place(self) -> tuple[str, str]:
-        """Return the place of the flow for other processes.
+        """Return the place of the flow for other processes; see `FlowCode.place`."""
+        return self.flow_code.place
 
-        Returns:
-            A reference, and the folder it is relative to.
-
-        Raises:
-            ConfigError: There is none.
-        """
-        if self.packed is not None:
-            return f"{self.packed.module}:flow", str(Path.cwd())
-        return importable(self.flow)
+    def copy(self) -> dict[str, bytes]:
+        """Return the flow's source, for machines without its files; see `FlowCode.copy`."""
+        return self.flow_code.copy(self._functions)
 
     def reachable(self) -> JobSpec:
         """Return this spec for nodes in other processes.
@@ -122,9 +211,11 @@ class JobSpec:
         Raises:
             FlameError: Something in the flow cannot be packed.
         """
-        if self.flow.reference is not None or self.host_driver is None:
+        if self.flow.reference is not None or self.drivers.host is None:
             return self
-        return dataclasses.replace(self, packed=self.host_driver[0].pack(self.flow, self.copy()))
+        host, code = self.drivers.host[0], self.flow_code
+        packed = host.pack(code.flow, self.copy())
+        return dataclasses.replace(self, flow_code=FlowCode(code.flow, packed))
 
     @property
     def _functions(self) -> list[Callable[..., object]]:
@@ -158,10 +249,9 @@ class JobSpec:
 
     def store(self) -> Store | None:
         """Make the configured store of snapshots, if there is one; it is not open."""
-        if self.store_driver is None:
-            return None
-        driver, options = self.store_driver
-        return driver(options, StoreContext(self.name, self.config.folder))
+        # A new object with each call: an open store belongs to one event loop, and a command, the
+        # job and a thread have each their own.
+        return self.drivers.make_store(StoreContext(self.name, self.config.folder))
 
     @property
     def sink_names(self) -> tuple[str, ...]:
@@ -179,38 +269,21 @@ class JobSpec:
         """Return the options of the transport, as written."""
         return options_table(self.config.transport)
 
-    @property
-    def has_transport(self) -> bool:
-        """Return whether the configured transport can be made."""
-        return self.transport_driver is not None
-
-    @property
-    def has_acker(self) -> bool:
-        """Return whether the configured acker can be made."""
-        return self.acker_driver is not None
-
     def transport(self, context: TransportContext, *, beside: bool = False) -> Transport:
         """Make the configured transport.
 
         With `beside` it is that of a process which the supervisor starts beside itself, otherwise the supervisor's.
         """
-        assert self.transport_driver is not None
-        driver, options = self.transport_driver
-        if beside:
-            table = node_options(self.transport_table)
-            options = options_of(driver, table, f"transport.{driver.name}", self.config.origins)
-        return driver(options, context)
+        return self.drivers.make_transport(context, self.config, beside=beside)
 
     @property
     def is_listed(self) -> bool:
         """Return whether processes elsewhere find the job in its registry."""
-        return self.registry_driver is not None and self.job_registry(RegistryContext()).capabilities.shared
+        return self.drivers.registry is not None and self.job_registry(RegistryContext()).capabilities.shared
 
     def job_registry(self, context: RegistryContext) -> JobRegistry:
         """Make the configured registry of jobs."""
-        assert self.registry_driver is not None
-        driver, options = self.registry_driver
-        return driver(options, context)
+        return self.drivers.make_registry(context)
 
     def host(
         self,
@@ -222,13 +295,11 @@ class JobSpec:
 
         Arguments: see `HostContext`. Without them the host is only asked, and starts nothing.
         """
-        assert self.host_driver is not None
-        driver, options = self.host_driver
         prefixes = {name: source.context.prefix for name, source in self.sources.items() if source.context.prefix}
-        context = HostContext(self.name, self.config, self.drivers, self.store(), self.copy, prefixes)
+        context = HostContext(self.name, self.config, self.drivers.names, self.store(), self.copy, prefixes)
         if died is not None and failed is not None:
             context = dataclasses.replace(context, died=died, failed=failed, counts=counts)
-        return driver(options, context)
+        return self.drivers.make_host(context)
 
     @property
     def ahead(self) -> Mapping[str, Sequence[str]]:
@@ -241,7 +312,7 @@ class JobSpec:
     @property
     def has_host(self) -> bool:
         """Return whether the configured host can be made; a job in one process has none."""
-        return self.host_driver is not None
+        return self.drivers.host is not None
 
     @property
     def embedded(self) -> bool:
@@ -249,18 +320,8 @@ class JobSpec:
         return bool(self.given) or self.config.deploy.on == HERE
 
     def acker(self, plan: AckerPlan) -> Acker:
-        """Make the configured acker.
-
-        One that wraps another finds it by name, with the options of its own table.
-        """
-        assert self.acker_driver is not None
-        driver, options = self.acker_driver
-        return driver(options, dataclasses.replace(plan, make=lambda name, table: self._inner_acker(name, table, plan)))
-
-    def _inner_acker(self, name: str, table: Mapping[str, object], plan: AckerPlan) -> Acker:
-        driver: type[Acker] = self.plugins.guarded("acker", name)
-        options = {**self.config.acker.tables.get(name, {}), **table}
-        return driver(options_of(driver, options, f"acker.{name}", self.config.origins), plan)
+        """Make the configured acker."""
+        return self.drivers.make_acker(plan, self.config)
 
     def described(self) -> dict[str, Any]:
         """Return what would run where, for people and programs; it holds no secret."""
@@ -269,7 +330,7 @@ class JobSpec:
         def ends(section: str, vertices: Iterable[Vertex], edges: Mapping[str, Edge]) -> dict[str, object]:
             return {
                 vertex.name: {
-                    "use": self.drivers.get(f"{section}.{vertex.name}"),
+                    "use": self.drivers.names.get(f"{section}.{vertex.name}"),
                     "options": redacted(edges.get(vertex.name, Edge()).options),
                     **({"phase": edges[vertex.name].phase} if edges.get(vertex.name, Edge()).phase > 1 else {}),
                 }
@@ -294,6 +355,6 @@ class JobSpec:
             "state": {"use": config.state.use, "options": redacted(config.state.options)} if config.state.use else None,
             "sources": ends("source", self.graph.sources if self.graph else (), config.source),
             "sinks": ends("sink", self.graph.sinks if self.graph else (), config.sink),
-            "dead_letter": self.drivers.get(DEAD_LETTERS),
+            "dead_letter": self.drivers.names.get(DEAD_LETTERS),
             "hooks": list(config.hooks),
         }

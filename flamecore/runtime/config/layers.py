@@ -11,19 +11,32 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from msgspec import structs
+
+from flamecore.abc.config import JobConfig
 from flamecore.errors import ConfigError
+from flamecore.model.settings import DriverChoice
 from flamecore.runtime.config import defaults
 
 PREFIX: Final = "FLAMESTREAM__"
 """Environment variables that are settings: FLAMESTREAM__SECTION__KEY."""
 
 EDGES: Final = ("source", "sink")
+DRIVER_TABLES: Final[Mapping[str, type[DriverChoice]]] = {
+    each.name: each.type
+    for each in structs.fields(JobConfig)
+    if isinstance(each.type, type) and issubclass(each.type, DriverChoice)
+}
+"""Sections that name one driver, with its options beside the job's own keys: the fields of `JobConfig` say which."""
+
 OWN_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "source": ("use", "phase", "on_error"),
     "sink": ("use", "phase"),
     "dead_letter": ("use",),
-    "state": ("use", "interval_s", "max_uncommitted", "commit_timeout_s", "lease_s"),
-    "registry": ("use", "lease_s"),
+    **{
+        section: tuple([key for key in table.__struct_fields__ if key != "options"])
+        for section, table in DRIVER_TABLES.items()
+    },
 }
 """Keys of a table that are the job's, by section; all others there are options of the driver."""
 
@@ -70,6 +83,8 @@ class Layer:
                 if (name := _match(mine, name)) in mine:
                     mine[name] = _without_options(mine[name], table, keys)
         self.origins |= upper.origins
+        # Key by key, not table by table: a command line that sets one option keeps the others of
+        # the file.
         _merge(self.table, upper.table)
 
 
@@ -116,7 +131,7 @@ def from_file(path: Path) -> Layer:
         raise ConfigError(f"{path} is not a TOML file: {error}", path="") from error
     schema = table.pop("schema", None)
     if schema != 1 or isinstance(schema, bool):
-        said = "does not say which schema it follows" if schema is None else f"follows schema {schema!r}"
+        said = "declares no schema" if schema is None else f"follows schema {schema!r}"
         raise ConfigError(
             f"{path} {said}; this version of flamestream reads schema 1",
             hint="Its first line must be: schema = 1",
@@ -169,7 +184,7 @@ def from_command(
         sinks: Texts of the form NAME=DRIVER.
         workers: Number of workers.
         on: Name of the host that nodes are started on.
-        take_over: Whether to take the job over from a run in progress.
+        take_over: True to take the job over from a run in progress.
 
     Raises:
         ConfigError: A text has a wrong form.
@@ -205,6 +220,7 @@ def parsed(text: str) -> object:
     (4, True, 'out.jsonl', '4', ['a', 'b'])
     """
     try:
+        # As TOML, so that a number on the command line is one; a text needs no quotes there.
         table = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
         return text

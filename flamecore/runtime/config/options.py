@@ -79,7 +79,7 @@ def store_of(config: JobConfig, plugins: PluginRegistry) -> tuple[type[Store], o
         hint = (
             f'For example: [state] use = "{store}", path = "state/"; or --set state.use={store} --set state.path=state'
         )
-        raise ConfigError("no state is kept: nothing says where", hint=hint, path="state.use")
+        raise ConfigError("no state is kept: no store is configured", hint=hint, path="state.use")
     driver = plugins.guarded("store", use)
     table = shared(config, use, driver) | dict(config.state.options)
     return driver, options_of(driver, table, "state", config.origins)
@@ -92,6 +92,8 @@ def shared(config: JobConfig, use: str, driver: Any) -> dict[str, object]:
     """
     known = () if driver.Options is None else driver.Options.__struct_fields__
     name = use.rpartition(":")[2]
+    # So that servers and credentials are written once for a transport, a registry and a store of
+    # one name.
     table = {**config.hosts.get(name, {}), **config.transport.tables.get(name, {})}
     return {key: value for key, value in table.items() if key in known}
 

@@ -42,7 +42,7 @@ def best_place(
         sources: The job's sources.
         sinks: The job's sinks, that of dead letters among them.
         plugins: The installed plugins.
-        given: Whether a program hands over records, or lists for them: they are in this process alone.
+        given: True if a program gives records, or lists for them: those are in this process only.
 
     Raises:
         ConfigError: Data of the job is at home in several places.
@@ -62,7 +62,7 @@ def best_place(
         known = ", ".join(f"that of {' and '.join(parts)} on {host!r}" for host, parts in homes.items())
         raise ConfigError(
             f"the data of this job is at home in several places: {known}",
-            hint=f'Say where it runs: [deploy] on = "{next(iter(homes))}", or "{HERE}" for this process.',
+            hint=f'Choose where it runs: [deploy] on = "{next(iter(homes))}", or "{HERE}" for this process.',
             path="deploy.on",
         )
     for host, parts in homes.items():

@@ -397,7 +397,7 @@ def _check_driver(provider: Provider, driver: object) -> None:
         spoken = str(API_CURRENT) if API_FLOOR == API_CURRENT else f"{API_FLOOR} to {API_CURRENT}"
         other = "flamestream" if isinstance(api, int) and api > API_CURRENT else provider.distribution
         raise PluginApiError(
-            f"{provider} was written for version {api} of the plugin contract, and {spoken} is spoken here",
+            f"{provider} was written for version {api} of the plugin contract, and {spoken} is supported here",
             hint=f"Upgrade {other}: pip install --upgrade {other}",
             api=api,
             floor=API_FLOOR,

@@ -50,6 +50,8 @@ class FlowPrefix(Prefix):
 
     @cached_property
     def version(self) -> bytes:
+        # Everything that results depend on: those of another version of the flow, or of
+        # flamestream, are not used.
         facts = (__version__, _FORMAT, self._source.name, self.operations, self._code)
         return hashlib.sha256(repr(facts).encode()).digest()[:16]
 

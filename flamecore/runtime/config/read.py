@@ -27,18 +27,21 @@ from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
-from flamecore.abc.config import Choice, DeployTable, Edge, JobConfig, RegistryTable
+from flamecore.abc.config import Choice, DeployTable, Edge, JobConfig
 from flamecore.errors import ConfigError
-from flamecore.model.settings import DriverChoice, JobTable, StateTable
+from flamecore.model.settings import DriverChoice, JobTable
 from flamecore.runtime.config import defaults, layers
 from flamecore.runtime.config.options import workers_on
 from flamecore.runtime.config.validate import Problems, convert, expand, unknown_key
 
 S = TypeVar("S", bound=msgspec.Struct)
 D = TypeVar("D", bound=DriverChoice)
-Table = dict[str, Any]
+Table = dict[str, object]
 
-SECTIONS: Final = ("job", "transport", "acker", "source", "sink", "dead_letter", "hooks", "deploy", "state", "registry")
+SECTIONS: Final = tuple([key for key in JobConfig.__struct_fields__ if key not in ("hosts", "folder", "origins")])
+
+_USED: Final = {"registry": defaults.REGISTRY}
+"""The drivers of sections that name one, where the configuration names none."""
 
 
 class _HooksTable(msgspec.Struct, frozen=True):
@@ -132,6 +135,7 @@ class _Reading:
         for key in self._table:
             if key not in known:
                 self._problems.append(unknown_key(key, known, where=self._whence(key)))
+        drivers: dict[str, Any] = {name: self._driver(name, type_) for name, type_ in layers.DRIVER_TABLES.items()}
         return JobConfig(
             job=self._job(),
             transport=self._choice("transport", ""),
@@ -142,8 +146,7 @@ class _Reading:
             hooks=self._struct("hooks", self._section("hooks"), _HooksTable).use,
             deploy=self._struct("deploy", self._section("deploy"), DeployTable),
             hosts={key: self._section(key) for key in self._table if key in known and key not in SECTIONS},
-            state=self._driver("state", StateTable),
-            registry=self._driver("registry", RegistryTable, default={"use": defaults.REGISTRY}),
+            **drivers,
             folder=folder,
             origins=self._origins,
         )
@@ -160,12 +163,16 @@ class _Reading:
             table = {**table, "workers": workers}
         return self._struct("job", table, JobTable)
 
-    def _driver(self, section: str, type_: type[D], name: str = "", default: Table | None = None) -> D:
-        """Read the driver of a part: the keys that are the job's own, and the driver's options apart from them."""
+    def _driver(self, section: str, type_: type[D], name: str = "") -> D:
+        """Read the driver of a part.
+
+        The job's own keys are its fields; the other keys are the driver's `options`.
+        """
         path = f"{section}.{name}" if name else section
         table = self._as_table(path, self._section(section)[name]) if name else self._section(section)
         own = {key: value for key, value in table.items() if key in layers.OWN_KEYS[section]}
         options = {key: value for key, value in table.items() if key not in own}
+        default: Table = {"use": _USED[section]} if section in _USED else {}
         return msgspec.structs.replace(self._struct(path, own, type_, default), options=options)
 
     def _whence(self, path: str) -> str:

@@ -26,7 +26,7 @@ from flamecore.model.plan import DEAD_LETTERS
 from flamecore.model.vertices import Source as SourceVertex
 from flamecore.model.vertices import Vertex
 from flamecore.runtime.config import defaults
-from flamecore.runtime.config.job_spec import JobSpec
+from flamecore.runtime.config.job_spec import Drivers, FlowCode, JobSpec
 from flamecore.runtime.config.operators import plugin_operators
 from flamecore.runtime.config.options import options_of, options_table, registry_of, shared, store_of, workers_on
 from flamecore.runtime.config.place import Place, best_place
@@ -80,8 +80,10 @@ class SpecBuilder:
         graph = transport = acker = store = job_registry = None
         with self._problems.noted():
             graph = self._flow.graph(barrier=self._config.job.barrier)
+        # The place first: a host completes the configuration, the transport among others.
         self._settle(graph)
         config = self._config
+        # Each part in a block of its own, so that one mistake does not hide the next.
         with self._problems.noted():
             driver = self._plugins.guarded("transport", config.transport.use)
             transport = self._strategy("transport", driver, config.transport)
@@ -102,27 +104,30 @@ class SpecBuilder:
         for name in config.hooks:
             with self._problems.noted():
                 observers.append(self._plugins.guarded("hooks", name))
+        # Edges may have been built twice: only the problems of the last time count.
         for problem in self._edges.problems:
             with self._problems.noted():
                 raise problem
         spec = JobSpec(
             config=config,
-            flow=self._flow,
-            plugins=self._plugins,
+            flow_code=FlowCode(self._flow),
             given=self._given,
             problems=self._problems,
             graph=graph,
-            drivers=self._drivers | self._edges.drivers,
+            drivers=Drivers(
+                names=self._drivers | self._edges.drivers,
+                plugins=self._plugins,
+                transport=transport,
+                acker=acker,
+                store=store,
+                registry=job_registry,
+                host=self._host,
+            ),
             sources=self._edges.sources,
             sinks=self._edges.sinks,
             dead_letter=self._edges.dead_letter,
             operators=operators,
             observers=observers,
-            transport_driver=transport,
-            acker_driver=acker,
-            store_driver=store,
-            registry_driver=job_registry,
-            host_driver=self._host,
             at_home=self._place.because,
         )
         self._problems.extend(unmet_requirements(spec))
@@ -150,6 +155,7 @@ class SpecBuilder:
             chosen = self._place.because or said.deploy.on not in (HERE, AUTO)
             transport = defaults.TRANSPORT_TO_HOST if chosen else defaults.TRANSPORT
             self._config = replace(self._config, transport=replace(self._config.transport, use=transport))
+        # Built again only if the host has changed what they are made of.
         same = all(getattr(self._config, key) == getattr(said, key) for key in ("source", "sink", "dead_letter"))
         if graph is not None and not (same and said.deploy.on == AUTO):
             self._build_edges(graph)
@@ -179,6 +185,7 @@ class SpecBuilder:
         options = self._host_options(driver)
         self._host = driver, options
         self._config = driver.complete(options, self._config)
+        # Read again: the host may have changed its own table, too.
         self._host = driver, self._host_options(driver)
 
     def _host_options(self, driver: type[NodeHost]) -> object:
@@ -232,7 +239,7 @@ class SpecBuilder:
                 hint=f"{ways} Installed: {', '.join(self._plugins.names('source'))}.",
                 path=f"source.{name}.use",
             )
-        prefix = prefix_of(self._flow, graph, vertex, checked=job.check_types or job.check_mutation)
+        prefix = prefix_of(self._flow, graph, vertex, checked=job.checks)
         path, context = f"source.{name}", EdgeContext(name, vertex.type, given, job=self._name, prefix=prefix)
         driver: type[Source] = self._plugins.guarded("source", edge.use, path)
         return self._edge(driver, edge.use, path, edge, context)
@@ -260,7 +267,7 @@ class SpecBuilder:
             return None
         if config.dead_letter is None or config.dead_letter.use is None:
             raise ConfigError(
-                f'{wanting[0]} = "dead_letter", and nothing says where dead letters go',
+                f'{wanting[0]} = "dead_letter", and no sink for dead letters is configured',
                 hint=f'For example: [dead_letter] use = "{defaults.FILE_OF_RECORDS}", path = "dead.jsonl"',
                 path=DEAD_LETTERS,
             )
@@ -286,6 +293,7 @@ class SpecBuilder:
         for name, source in self._edges.sources.items():
             with self._edges.problems.noted():
                 inputs[name] = (self._edges.drivers[f"source.{name}"], source.fingerprint())
+        # By its bytes, not by its path or age: the same flow in another folder resumes its output.
         file = getattr(sys.modules.get(self._flow.module), "__file__", None)
         facts = {
             "vertices": [(vertex.kind, vertex.name) for vertex in graph.vertices],
@@ -299,6 +307,7 @@ class SpecBuilder:
 
 def unmet_requirements(spec: JobSpec) -> Iterator[ConfigError]:
     """Yield the requirements that the parts of a job cannot meet."""
+    yield from _own_outputs(spec)
     if spec.config.state.use is None:
         yield from _one_phase(spec)
     else:
@@ -307,16 +316,61 @@ def unmet_requirements(spec: JobSpec) -> Iterator[ConfigError]:
         yield from _exactly_once(spec)
     if spec.config.job.clock == "sequence":
         yield from _wall_clock(spec)
+    yield from _retractions(spec)
 
 
 def _wall_clock(spec: JobSpec) -> Iterator[ConfigError]:
-    """Yield an error for every operation that waits for times of the wall clock, where times count records."""
+    """Yield an error for each operation on wall-clock times if times count records.
+
+    Such an operation waits for times of the wall clock.
+    """
     for vertex in spec.checked_graph.vertices:
         if vertex.wall:
             yield ConfigError(
                 f'{vertex!r} waits for times of the wall clock, and with clock = "sequence" there are none',
                 hint='Set job.clock = "wall", or have it wait for a number of items, or for the watermark.',
                 path="job.clock",
+            )
+
+
+def _own_outputs(spec: JobSpec) -> Iterator[ConfigError]:
+    """Yield an error for every place that is written and read, or written twice."""
+    sinks = {f"sink.{name}": sink for name, sink in spec.sinks.items()}
+    if spec.dead_letter is not None:
+        sinks[DEAD_LETTERS] = spec.dead_letter
+    writers: dict[str, str] = {}
+    for path, sink in sinks.items():
+        for place in sink.writes():
+            for name, source in spec.sources.items():
+                if source.reads(place):
+                    yield ConfigError(
+                        f"source.{name} reads what {path} writes: {place}",
+                        hint="Have the output go elsewhere: into a folder that is not read, or to a name that "
+                        "the glob does not match.",
+                        path=f"{path}.path",
+                    )
+            if (other := writers.setdefault(place, path)) != path:
+                yield ConfigError(
+                    f"{other} and {path} both write {place}",
+                    hint="Give each a place of its own; or merge the streams before one sink.",
+                    path=f"{path}.path",
+                )
+
+
+def _retractions(spec: JobSpec) -> Iterator[ConfigError]:
+    """Yield an error for each sink that receives retractions and cannot take them.
+
+    A retraction is a payload that takes another back; the sink's driver must allow it.
+    """
+    for vertex in spec.checked_graph.sinks:
+        path = f"sink.{vertex.name}"
+        if vertex.retracts and not spec.sinks[vertex.name].retractions:
+            yield ConfigError(
+                f"to sink {vertex.name!r} come retractions, outputs that take earlier ones back, and "
+                f"{spec.drivers.names[path]} writes them like any other",
+                hint="Have the operation before give no retractions; or, where those who read the output look for "
+                f"them, say so: .sink({vertex.name!r}, retractions=True).",
+                path=path,
             )
 
 
@@ -343,7 +397,7 @@ def _ordered_state(spec: JobSpec) -> Iterator[ConfigError]:
     """
     if not spec.config.job.barrier:
         yield ConfigError(
-            "state is kept, and the barrier is off: outputs that left at once could not be told from their repeats",
+            "state is kept, and the barrier is off: immediate outputs could not be told from repeated ones",
             hint="Set job.barrier = true, or leave [state] out.",
             path="job.barrier",
         )
@@ -359,7 +413,7 @@ def _exactly_once(spec: JobSpec) -> Iterator[ConfigError]:
     for name, source in spec.sources.items():
         if not source.capabilities.replayable:
             path = f"source.{name}"
-            what = f"source {name!r} ({spec.drivers[path]}) cannot be read again from where it stopped"
+            what = f"source {name!r} ({spec.drivers.names[path]}) cannot be read again from where it stopped"
             files = ", ".join(defaults.REPLAYABLE_SOURCES)
             instead = f"a source that can: write what comes to a file and read that ({files}), or to a stream"
             lacking.append((path, what, source.capabilities.remedy or f"Use {instead}"))
@@ -368,9 +422,9 @@ def _exactly_once(spec: JobSpec) -> Iterator[ConfigError]:
         sinks[DEAD_LETTERS] = spec.dead_letter
     for path, sink in sinks.items():
         if sink.guarantee != "exactly_once":
-            what = f"sink {sink.context.name!r} ({spec.drivers[path]}) promises only {sink.guarantee}"
+            what = f"sink {sink.context.name!r} ({spec.drivers.names[path]}) promises only {sink.guarantee}"
             such_as = " or ".join(defaults.EXACTLY_ONCE_SINKS)
-            lacking.append((path, what, f"Use a sink that knows what it holds, such as {such_as}"))
+            lacking.append((path, what, f"Use a sink that stores the time of its output, such as {such_as}"))
     for path, what, remedy in lacking:
         hint = f'{remedy.rstrip(".")}; or set job.guarantee = "at_least_once".'
         yield ConfigError(f'job.guarantee = "exactly_once", but {what}', hint=hint, path=path)

@@ -62,7 +62,7 @@ def find_drivers(address: str, config: JobConfig, plugins: PluginRegistry) -> Sc
     if not separator:
         raise ConfigError(
             f"{address!r} is no address of a job",
-            hint=f"Write it as flamestream check says it of the job. {_listing(plugins)}",
+            hint=f"Write it as flamestream check prints it for the job. {_listing(plugins)}",
             path="--join",
         )
     same = {kind: _named(kind, scheme, address, plugins) for kind in _KINDS}
@@ -93,7 +93,7 @@ def _only(kind: AddressKind, address: str, plugins: PluginRegistry) -> tuple[str
         scheme, names = address.partition("://")[0], [name for name, _ in found]
         raise PluginConflictError(
             f"{address!r} may be an address of {len(found)} drivers: {kind} {' and '.join(names)}",
-            hint=f"Say which: --set {kind}.use={names[0]}",
+            hint=f"Select one: --set {kind}.use={names[0]}",
             kind=kind,
             name=scheme,
             distribution=None,

@@ -62,6 +62,7 @@ def convert(
     origins = origins or {}
     _check_keys(table, type_, path, origins)
     try:
+        # Strict: a number written as a text is a mistake rather than a wish.
         return msgspec.convert(table, type_, strict=True)
     except msgspec.ValidationError as error:
         raise _explain(str(error), type_, path, table if raw is None else raw, origins) from None
@@ -76,6 +77,7 @@ def _fields(type_: object) -> dict[str, object]:
 def _check_keys(table: object, type_: object, path: str, origins: Mapping[str, str]) -> None:
     if not isinstance(table, Mapping):
         return
+    # Before the conversion, which stops at the first wrong value and suggests no nearest key.
     fields = _fields(type_)
     for key, value in table.items():
         full = f"{path}.{key}"
@@ -132,6 +134,8 @@ def redacted(value: object, path: str = "") -> object:
     {'user': 'ann', 'api_token': '***', 'server': 'nats://***@host'}
     """
     if isinstance(value, Mapping):
+        # By the key, since a secret looks like any text: rather hide one value too many than print
+        # a password.
         return {key: redacted(inner, str(key)) for key, inner in value.items()}
     if _SECRET.search(path.rpartition(".")[2]):
         return HIDDEN
@@ -172,11 +176,11 @@ def expand(value: object, path: str, environ: Mapping[str, str] | None = None) -
 
 
 class Problems(list[FlameError]):
-    """Everything found to be wrong so far, so that a user can repair it in one go."""
+    """The problems found so far, so that a user can fix them together."""
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """Keep an error of the block instead of raising it; keep none twice."""
+        """Collect an error of the block instead of raising it; collect none twice."""
         try:
             yield
         except FlameError as error:

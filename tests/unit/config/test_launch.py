@@ -178,7 +178,7 @@ def test_parts_get_their_options_and_places() -> None:
     assert isinstance(sink, Keeper)
     assert sink.options == Keeper.Options(size=3)
     assert sink.context.name == "counts"
-    assert spec.drivers == {
+    assert spec.drivers.names == {
         "transport": "inproc",
         "acker": "centralized",
         "registry": "supervisor",
@@ -207,7 +207,7 @@ def test_a_registry_takes_missing_options_from_the_transport_of_its_name() -> No
     with registry.override("registry", "ledger", Ledger):
         spec = laid_out(given=GIVEN, **told, **servers)
         assert spec.job_registry(RegistryContext()).options == Ledger.Options(server="h:1", user="bob")
-        assert spec.drivers["registry"] == "ledger"
+        assert spec.drivers.names["registry"] == "ledger"
         assert spec.config.registry.lease_s == 2.0
         assert spec.described()["registry"] == {"use": "ledger", "options": {"user": "bob"}}
         (problem,) = laid_out(given=GIVEN, **told).problems
@@ -274,7 +274,7 @@ def test_a_driver_named_with_its_distribution_gets_its_options() -> None:
 
 def test_dead_letters_need_a_place() -> None:
     for settings in ({"job__on_error": "dead_letter"}, {"source__lines__on_error": "dead_letter"}):
-        with pytest.raises(ConfigError, match="where dead letters go"):
+        with pytest.raises(ConfigError, match="no sink for dead letters"):
             make_job(make_config(layer(**settings)), words(), given=GIVEN)
     with registry.override("sink", "keeper", Keeper):
         spec = laid_out(given=GIVEN, job__on_error="dead_letter", dead_letter__use="keeper", dead_letter__size=4)

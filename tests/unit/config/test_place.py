@@ -205,7 +205,7 @@ def test_data_at_home_in_two_places_is_refused() -> None:
     assert str(problem) == (
         "the data of this job is at home in several places: "
         "that of source lines on 'afar', that of sink counts on 'yonder'\n"
-        '  Say where it runs: [deploy] on = "afar", or "here" for this process.'
+        '  Choose where it runs: [deploy] on = "afar", or "here" for this process.'
     )
 
 

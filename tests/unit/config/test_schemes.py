@@ -147,7 +147,7 @@ def test_the_configured_driver_is_taken_of_two_with_one_scheme(distributions: An
     with pytest.raises(PluginConflictError) as caught:
         found("car://a1")
     assert caught.value.what == "'car://a1' may be an address of 2 drivers: transport rail and road"
-    assert caught.value.hint == "Say which: --set transport.use=rail"
+    assert caught.value.hint == "Select one: --set transport.use=rail"
     assert caught.value.distributions == ("flamestream-rail 1.0", "this process")
     assert found("car://a1", transport="road") == (None, ("road", Road))
 

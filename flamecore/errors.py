@@ -117,7 +117,10 @@ class FlameError(Exception):
 
 
 class ConfigError(FlameError):
-    """A job file, option or environment variable cannot be used. Fields: `path` (dotted key)."""
+    """A job file, option or environment variable cannot be used.
+
+    Fields: `path` (dotted key).
+    """
 
 
 class UnknownKeyError(ConfigError):
@@ -125,7 +128,10 @@ class UnknownKeyError(ConfigError):
 
 
 class UnknownPluginError(ConfigError):
-    """A driver name that no plugin provides. Fields: `kind`, `name`, `known`, `nearest`."""
+    """A driver name that no plugin provides.
+
+    Fields: `kind`, `name`, `known`, `nearest`.
+    """
 
 
 class PluginError(FlameError):
@@ -145,18 +151,24 @@ class PluginConflictError(PluginError):
 
 
 class PluginApiError(PluginError):
-    """The plugin speaks another version of the contract. Fields: also `api`, `floor`, `current`."""
+    """The plugin speaks another version of the contract.
+
+    Fields: also `api`, `floor`, `current`.
+    """
 
 
 class PluginContractError(PluginError):
-    """The plugin raised or returned what its contract does not allow; what it raised is `cause`.
+    """The plugin raised or returned what its contract does not allow.
 
-    Fields: also `version`, `call` (the method).
+    The exception that it raised is `cause`. Fields: also `version`, `call` (the method).
     """
 
 
 class GraphError(FlameError):
-    """A graph that cannot work. Fields: `vertex` (its name, or None for the whole graph)."""
+    """A graph that cannot work.
+
+    Fields: `vertex` (its name, or None for the whole graph).
+    """
 
 
 class OperationError(FlameError):
@@ -168,21 +180,30 @@ class OperationError(FlameError):
 
 
 class SourceError(FlameError):
-    """A record or a source cannot be read. Fields: `source`, `position` (file and line, or offset)."""
+    """A record or a source cannot be read.
+
+    Fields: `source`, `position` (file and line, or offset).
+    """
 
 
 class SinkError(FlameError):
-    """A sink cannot take or keep what it is given. Fields: `sink`; `fenced` if another run writes in its place."""
+    """A sink cannot take or keep what it is given.
+
+    Fields: `sink`; `fenced` if another run writes in its place.
+    """
 
 
 class StoreError(FlameError):
-    """A store of snapshots cannot be read or written. Fields: `store` (its driver), `blob` (its name, or empty)."""
+    """A store of snapshots cannot be read or written.
+
+    Fields: `store` (its driver), `blob` (its name, or empty).
+    """
 
 
 class CorruptError(StoreError):
-    """Stored bytes are not what was written: damaged, cut short, of a newer format, or of another place.
+    """Stored bytes are not what was written.
 
-    Fields: as `StoreError`.
+    They are damaged, cut short, of a newer format, or of another place. Fields: as `StoreError`.
     """
 
 
@@ -203,19 +224,31 @@ class HeldError(StoreError):
 
 
 class FencedError(StoreError):
-    """Another run of the job has taken over this one's state. Fields: as `StoreError`, and `epoch` of the other."""
+    """Another run of the job has taken over this one's state.
+
+    Fields: as `StoreError`, and `epoch` of the other.
+    """
 
 
 class RegistryError(FlameError):
-    """A registry of jobs cannot be used, or does not know a job. Fields: `registry` (its driver, or empty), `key`."""
+    """A registry of jobs cannot be used, or does not know a job.
+
+    Fields: `registry` (its driver, or empty), `key`.
+    """
 
 
 class ClaimedError(RegistryError):
-    """Another supervisor runs the job. Fields: also `job`, `holder` (host and process), `incarnation`."""
+    """Another supervisor runs the job.
+
+    Fields: also `job`, `holder` (host and process), `incarnation`.
+    """
 
 
 class CodecError(FlameError):
-    """A payload cannot be encoded, or bytes cannot be decoded. Fields: `type_name`, `path`, `vertex`."""
+    """A payload cannot be encoded, or bytes cannot be decoded.
+
+    Fields: `type_name`, `path`, `vertex`.
+    """
 
     type_name: str = ""
     path: str = ""
@@ -236,7 +269,10 @@ class CodecError(FlameError):
 
 
 class TooLargeError(CodecError):
-    """A payload that costs more to decode than a receiver allows. Fields: as of `CodecError`."""
+    """A payload that costs more to decode than a receiver allows.
+
+    Fields: as of `CodecError`.
+    """
 
 
 class JobError(FlameError):
@@ -244,7 +280,10 @@ class JobError(FlameError):
 
 
 class RunawayLoopError(JobError):
-    """An item went round a cycle beyond `[job] max_rounds`, or as many wait there. Fields: `vertex`, `record`."""
+    """An item went round a cycle beyond `[job] max_rounds`, or as many wait there.
+
+    Fields: `vertex`, `record`.
+    """
 
 
 class LoopKeyError(JobError):
@@ -255,15 +294,15 @@ class LoopKeyError(JobError):
 
 
 class PlaceError(JobError):
-    """An item has come to a `key_by` behind a `place_by` with a key whose place is not that of its record.
+    """An item came to a `key_by` with a key whose place is not that of its record.
 
-    Fields: `vertex` (where it came to), `placing` (the `place_by`), `record` (the item), `key`, `place` (of the key),
-    `expected` (the place of the record).
+    The `key_by` is behind a `place_by`. Fields: `vertex` (where it came to), `placing` (the `place_by`), `record` (the
+    item), `key`, `place` (of the key), `expected` (the place of the record).
     """
 
 
 class TooManyFailedError(JobError):
-    """A job has come to its end, and has left out more records than `[job] max_failed` allows.
+    """A job has ended, and left out more records than `[job] max_failed` allows.
 
     Its outputs are complete without them. Fields: `records` (read), `rejected`, `failed`, `dead_letters`, `limit`.
     """
@@ -274,7 +313,7 @@ class TransportError(FlameError):
 
 
 class ConnectError(TransportError):
-    """A server or process that the transport needs cannot be reached, or does not let this one in.
+    """A server or process that the transport needs is unreachable or refuses access.
 
     Fields: also `location` (where it was looked for, without credentials).
     """
@@ -293,7 +332,7 @@ class SendTimeout(TransportError):
 
 
 class FrameError(TransportError):
-    """Bytes that are not a frame of this job and incarnation, or frames that are missing.
+    """Bytes that are not a frame of this job and incarnation, or missing frames.
 
     Fields: also `reason`, one word: short, magic, version, oversized, length, damaged, job, incarnation, addresses,
     gap.
@@ -301,7 +340,10 @@ class FrameError(TransportError):
 
 
 class ConsistencyError(FlameError):
-    """A law of the model was broken: a bug in the engine or a plugin, or a user function that is not deterministic."""
+    """A law of the model was broken.
+
+    The cause is a bug in the engine or a plugin, or a user function that is not deterministic.
+    """
 
 
 class TimeRegressionError(ConsistencyError):
@@ -309,7 +351,10 @@ class TimeRegressionError(ConsistencyError):
 
 
 class OrderViolationError(ConsistencyError):
-    """An item sorts before its ancestor, or two valid items have one order. Fields: `vertex`, `record`."""
+    """An item sorts before its ancestor, or two valid items have one order.
+
+    Fields: `vertex`, `record`.
+    """
 
 
 class DuplicateItemError(ConsistencyError):

@@ -45,7 +45,7 @@ class Flow(FlowGraph):
 
         Args:
             inputs: For each source, its records. Sources that are not named here need a driver in `settings`.
-            workers: How many workers share the work. The outputs do not depend on it.
+            workers: Number of workers. The outputs do not depend on it.
             acker: Name of the acker driver; None: the default one.
             transport: Name of the transport driver; None: the default one, which stays in this process.
             state: A folder for snapshots of the flow's state; None: none are taken. A run with the state of an earlier

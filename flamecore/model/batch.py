@@ -36,6 +36,24 @@ _LONG: Final = 128
 one. Only rounds of a cycle make them so long."""
 
 
+_SAMPLE: Final = 16
+"""Number of values that are looked at first: of most columns that are not in order they are neither."""
+
+
+def ascending(values: Sequence[Any]) -> bool:
+    """Return whether a list of numbers is in ascending order.
+
+    It takes a third of the time of a loop.
+    """
+    head = values[:_SAMPLE]
+    return sorted(head) == head and sorted(values) == values
+
+
+def extremes(values: Sequence[Any]) -> tuple[Any, Any]:
+    """Return the least and the greatest of some numbers, which are mostly in order."""
+    return (values[0], values[-1]) if ascending(values) else (min(values), max(values))
+
+
 # Not a list: most orders of a run are never looked at, and one has to be made, sent and freed for each item. Not an
 # iterator that makes them on demand: the barrier cuts a run by bisection, and several operations may share one run.
 class DerivedOrders(Sequence[bytes]):
@@ -89,6 +107,8 @@ class DerivedOrders(Sequence[bytes]):
                 return self
             if self._ends is None or self.counts is None:
                 return DerivedOrders(self.bases[start:stop], None, self.first, self.tail)
+            # A slice that begins or ends in the midst of a base is spelled out: `first` is one
+            # number for all bases.
             low, high = bisect_right(self._ends, start), bisect_right(self._ends, stop - 1) + 1
             if self._ends[low] - self.counts[low] == start and self._ends[high - 1] == stop:
                 return DerivedOrders(self.bases[low:high], self.counts[low:high], self.first, self.tail)
@@ -104,6 +124,7 @@ class DerivedOrders(Sequence[bytes]):
                 tail = self.tail
                 self._materialised = [base + tail for base in self.bases]
             else:
+                # Codes are made once for each number of children, not for each base.
                 ends = {count: self._codes(count) for count in set(self.counts)}
                 parts = zip(self.bases, map(ends.__getitem__, self.counts), strict=True)
                 self._materialised = [base + end for base, codes in parts for end in codes]
@@ -122,7 +143,7 @@ class DerivedOrders(Sequence[bytes]):
 
 
 def made_of(orders: Orders, ancestors: Sequence[bytes]) -> Iterator[tuple[int, int]]:
-    """Yield how many of the orders are derived from which ancestor: (its index, number), in order.
+    """Yield (index of an ancestor, number of orders derived from it), in order.
 
     Derived orders are not spelled out for it.
 
@@ -159,6 +180,7 @@ def children(bases: Orders, counts: Sequence[int], first: int = 0, tail: bytes =
 def extended(orders: Orders, code: bytes) -> Orders:
     """Return the orders with a code appended to each."""
     if type(orders) is DerivedOrders and len(orders.tail) + len(code) <= _LONG:
+        # The tail grows, and no order is made: a chain of maps costs a run one small object each.
         return DerivedOrders(orders.bases, orders.counts, orders.first, orders.tail + code)
     if len(orders) <= _FEW or len(code) > _LONG:
         return [order + code for order in orders]
@@ -167,6 +189,7 @@ def extended(orders: Orders, code: bytes) -> Orders:
 
 def selected(orders: Orders, selectors: Sequence[object]) -> Orders:
     """Return the orders whose selector is true."""
+    # With several orders to a base, a selection may leave some of them, which counts cannot say.
     if type(orders) is DerivedOrders and orders.counts is None:
         return DerivedOrders(list(compress(orders.bases, selectors)), None, orders.first, orders.tail)
     return list(compress(orders, selectors))
@@ -232,9 +255,10 @@ def interleaved(runs: Sequence[tuple[Orders, Sequence[T]]]) -> tuple[Orders, Seq
 
 
 def stretches(runs: Sequence[Orders]) -> list[tuple[int, int, int]] | None:
-    """Return how to merge ascending orders by stretches of several, each (number of the run, start, end).
+    """Return how to merge ascending orders by stretches: (run, start, end) of each.
 
-    What is made of one item mostly lies in one run, and no order in the midst of it is looked at.
+    A run is given by its number. Items derived from one item mostly lie in one run, and no order inside a stretch is
+    compared.
 
     Args:
         runs: The orders of each run, which has some.
@@ -254,6 +278,8 @@ def stretches(runs: Sequence[Orders]) -> list[tuple[int, int, int]] | None:
         if heads:
             limit = heads[0][0]
             end = bisect_left(some, limit, at[number])
+            # An order of another run that begins with a base may lie among the orders that are
+            # derived from it.
             if end == at[number] or (orders is not some and limit.startswith(some[end - 1])):
                 return None
             if end < len(some):
@@ -261,6 +287,8 @@ def stretches(runs: Sequence[Orders]) -> list[tuple[int, int, int]] | None:
         start, at[number] = taken[number], end
         taken[number] = orders._ends[end - 1] if type(orders) is DerivedOrders and orders._ends is not None else end
         found.append((number, start, taken[number]))
+        # Looked at now and then, not at the end: a merge by short stretches is given up before it
+        # has cost much.
         if len(found) % _FEW == 0 and sum(taken) < _STRETCH * len(found):
             return None
     return found
@@ -290,6 +318,8 @@ def unpack(note: Note) -> Orders:
     bases, counts, first, tail = note
     if counts is None and not tail:
         return bases
+    # A note from another process may claim anything, and what follows relies on counts of at least
+    # one, and on child ids that can be encoded.
     if counts is not None and (not counts or len(counts) != len(bases) or min(counts) < 1 or not 0 <= first <= _MOST):
         raise ValueError(f"{len(bases)} orders of which {counts!r:.80} are made, from child id {first} on")
     orders = DerivedOrders(bases, counts, first, tail)
@@ -302,7 +332,7 @@ def _is_long(orders: DerivedOrders) -> bool:
     return len(orders.tail) > _LONG or (orders.counts is not None and max(map(len, orders.bases)) > _LONG)
 
 
-class Rows(Sequence[tuple[Any, ...]]):
+class Rows(Sequence[tuple[object, ...]]):
     """Tuples of one width, at least 1, equal to any sequence of the same tuples.
 
     Args:
@@ -413,7 +443,7 @@ def concat(parts: Sequence[Sequence[object]]) -> Sequence[object]:
 
 
 def woven(runs: Sequence[Sequence[object]], by: Sequence[tuple[int, int, int]]) -> Sequence[object]:
-    """Return the payloads of several runs, merged by stretches of their orders (`stretches`)."""
+    """Return the payloads of several runs, merged by the `stretches` of their orders."""
     if all(type(run) is Lines for run in runs):
         cuts: list[list[tuple[int, int]]] = [[] for _ in runs]
         for number, start, end in by:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 import sys
 from types import FrameType
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from flamecore.errors import GraphError
+from flamecore.model.failure import shorten_repr
 from flamecore.model.graph import Graph
 from flamecore.model.meta import MOST_LABELS
 from flamecore.model.vertices import Broadcast, Label, Map, Route, Sink, Vertex
@@ -47,11 +48,13 @@ class GraphBuilder:
         self._uses: dict[Vertex, list[Use]] = {}
         self._inputs: dict[Vertex, list[tuple[Vertex, Use]]] = {}
         self._labels: dict[str, Label] = {}
+        self._unfinished: dict[object, GraphError] = {}
 
     def _linked(self) -> Graph:
         """Return a graph with a broadcast wherever a stream is used more than once."""
         graph = Graph(self._graph.name)
         graph.codecs = self._graph.codecs
+        # A new graph each time: the flow may be added to after it was run.
         made = {vertex: graph.add(copy.copy(vertex)) for vertex in self._graph.vertices}
         for start, drawn in self._uses.items():
             uses = sorted_uses(start, drawn, self._inputs)
@@ -69,6 +72,16 @@ class GraphBuilder:
                 else:
                     graph.link(fork, made[end])
         return graph
+
+    def _expect(self, begun: object, error: GraphError) -> None:
+        """Note something that is begun, and the error if nothing is made of it."""
+        if declared := _caller():
+            error.add_note(f"  declared  {declared}")
+        self._unfinished[begun] = error
+
+    def _finish(self, begun: object) -> None:
+        """Note that something is made of what was begun."""
+        self._unfinished.pop(begun, None)
 
     def _add(self, vertex: Vertex, *inputs: Output) -> None:
         vertex.declared = _caller()
@@ -115,7 +128,7 @@ class GraphBuilder:
             )
         if label not in _above(vertex, self._inputs):
             raise GraphError(
-                f"{what} after {vertex.name!r}: nothing there comes of an item with the label {name!r}",
+                f"{what} after {vertex.name!r}: no item there is derived from an item with the label {name!r}",
                 hint=f"Draw it behind {label!r}, on what comes of the stream that .label({name!r}) returns.",
                 vertex=vertex.name,
             )
@@ -127,16 +140,18 @@ class GraphBuilder:
         before.append((output.vertex, use))
         self._uses.setdefault(output.vertex, []).append(use)
 
-    def _name(self, wish: str | None, kind: str, function: Any = None) -> str:
+    def _name(self, wish: str | None, kind: str, function: object = None) -> str:
         """Return the wished name, or a unique one of the kind and the function's name."""
         if wish is not None:
-            return wish
+            return require_name(kind, wish)
         label = getattr(function, "__name__", "")
         base = f"{kind}:{label}" if label and label != "<lambda>" else kind
         # A branch has no vertex of its own; its ways are named after it.
         taken = {vertex.name for vertex in self._graph.vertices}
         taken |= {name.rpartition(".")[0] for name in taken}
         number, name = 1, base
+        # Numbered in the order of the lines, so the names of state are the same in every process;
+        # name operations that keep some.
         while name in taken:
             number += 1
             name = f"{base}-{number}"
@@ -144,7 +159,10 @@ class GraphBuilder:
 
 
 def _caller() -> str:
-    """Return file and line of the innermost call outside of this package, and of modules of verbs."""
+    """Return file and line of the innermost call outside of this package.
+
+    Modules of verbs are skipped, too.
+    """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and (
         frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE or VERBS in frame.f_globals
@@ -153,7 +171,7 @@ def _caller() -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else ""
 
 
-def same(payload: Any) -> Any:
+def same(payload: object) -> object:
     """Return the payload; the function of a vertex that stands for an edge."""
     return payload
 
@@ -186,6 +204,7 @@ def sorted_uses(start: Vertex, uses: list[Use], inputs: Inputs) -> list[Use]:
         if vertex in above or sum(map(bool, found)) > 1:
             for use, entered in zip(uses, found, strict=True):
                 slots[use].append(min(entered, default=len(reached)))
+    # Not in the order of the flow's lines: moving an independent line would change the output.
     return sorted(uses, key=lambda use: (use.copy, slots[use], walked[use]))
 
 
@@ -234,3 +253,38 @@ def _above(vertex: Vertex, inputs: Inputs, end: Vertex | None = None) -> set[Ver
             seen.add(one)
             todo += [before for before, _ in inputs.get(one, ())]
     return seen
+
+
+def require_name(verb: str, name: str) -> str:
+    """Return a name, if it is one.
+
+    Raises:
+        GraphError: It is no text, or empty.
+    """
+    if not isinstance(name, str) or not name:
+        raise GraphError(f"{verb}: its name is {shorten_repr(name)}, and has to be a text", vertex=None)
+    return name
+
+
+def require(verb: str, after: Vertex, argument: str, value: object, *, fits: bool, expected: str) -> None:
+    """Refuse an argument that does not fit.
+
+    Args:
+        verb: The method, for the error.
+        after: The vertex that it comes after.
+        argument: The argument.
+        value: Its value.
+        fits: Whether that fits.
+        expected: Words for one that would.
+
+    Raises:
+        GraphError: It does not.
+    """
+    if not fits:
+        what = f"{verb} after {after.name!r}: {argument} is {shorten_repr(value)}, and has to be {expected}"
+        raise GraphError(what, vertex=after.name)
+
+
+def is_whole(value: object) -> bool:
+    """Return whether a value is a whole number."""
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -27,6 +27,20 @@ MISSING: Final[object] = _Missing()
 """The state of a key before its first item, for a reduce: it has none."""
 
 
+class DriftTypes(NamedTuple):
+    """The declared types of a drifting state; `object` where one is unknown.
+
+    Attributes:
+        state: Type of states.
+        output: Type of outputs that are not (key, state).
+        items: Type of payloads; the states of a reduce have it.
+    """
+
+    state: object = object
+    output: object = object
+    items: object = object
+
+
 @dataclass(eq=False, slots=True, repr=False)
 class Drift(Vertex):
     """Drifting state: a cycle of grouping (window 2), combine and feedback in one.
@@ -37,10 +51,8 @@ class Drift(Vertex):
         advance: (state, payload) → (new state, outputs). States are immutable values: a repair passes old ones again.
         initial: The state of a key before its first item.
         accumulate: For the common shape whose only output is (key, new state): (state, payload) → new state.
-        state: Declared type of states, if known.
-        output: Declared type of outputs, if known and not that of key and state.
+        types: The declared types.
         method: The method of a stream that has made it, such as "fold".
-        items: Declared type of payloads, if known; the states of a reduce have it.
         light: Whether an item costs it less than sending the item to another worker does.
         labelled: Whether payloads are `Labelled`, and keys begin with the label: state is dropped with it.
     """
@@ -50,19 +62,21 @@ class Drift(Vertex):
     stateful: ClassVar[bool] = True
     appends: ClassVar[bool] = True
 
-    advance: Callable[[Any, Payload], tuple[Any, Iterable[Payload]]] = field(kw_only=True)
-    initial: Any = field(kw_only=True)
-    accumulate: Callable[[Any, Payload], Any] | None = None
-    state: Any = object
+    advance: Callable[[Any, Payload], tuple[object, Iterable[Payload]]] = field(kw_only=True)
+    initial: object = field(kw_only=True)
+    accumulate: Callable[[Any, Payload], object] | None = None
+    types: DriftTypes = field(default_factory=DriftTypes)
     light: bool = False
-    output: Any = object
     method: str = ""
-    items: Any = object
     labelled: bool = False
 
     @property
     def keeps_state(self) -> bool:
         return not self.labelled
+
+    @property
+    def state(self) -> object:
+        return self.types.state
 
     @property
     def form(self) -> str:
@@ -72,7 +86,7 @@ class Drift(Vertex):
     @property
     def begins(self) -> object:
         if self.initial is MISSING:
-            return self.items
+            return self.types.items
         if isinstance(self.initial, Number):
             return Number  # from 0 on to 0.5
         return object if self.initial is None else type(self.initial)
@@ -93,8 +107,8 @@ class Drift(Vertex):
 class DriftState(NamedTuple):
     """A state on its way round a drawn cycle."""
 
-    key: Any
-    value: Any
+    key: object
+    value: object
 
 
 class DriftFailure(NamedTuple):
@@ -103,7 +117,7 @@ class DriftFailure(NamedTuple):
     Its `repr` is that of the failed entry, since errors and dead letters show the payload of the failing vertex.
     """
 
-    entry: Any
+    entry: object
     error: Exception
 
     def __repr__(self) -> str:

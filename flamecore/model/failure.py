@@ -8,14 +8,15 @@ record in every run, after exactly the same outputs.
 from __future__ import annotations
 
 import base64
+import re
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
 from functools import wraps
-from inspect import isfunction
+from inspect import Signature, isfunction, signature
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from typing import Final, NamedTuple, TypeVar, cast
 
 from flamecore.errors import (
     ConsistencyError,
@@ -28,12 +29,15 @@ from flamecore.errors import (
 )
 from flamecore.model.meta import MIN_TIME, GlobalTime
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., object])
 T = TypeVar("T")
 
 _ENGINE: Final = str(Path(__file__).parents[1])
 _LIBRARIES: Final = tuple({*map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))})
 _MACHINERY: Final = ("flamecore", "asyncio", "concurrent", "threading", "selectors")
+_PLUGIN: Final = re.compile(r"[/\\]flamestream_[a-z_]+[/\\][^<>]*$")
+"""The code of plugins, in a folder named as they are."""
+_QUOTED: Final = re.compile(r": '([^']*)'")
 _WIDTH: Final = 160
 _FRAMES: Final = 3
 
@@ -49,6 +53,22 @@ MISTAKE: Final = "mistake in the flow: "
 """Prefix of the reason of a failure by a `FlowMistake`."""
 
 
+class Cause(NamedTuple):
+    """The cause of a failure.
+
+    Attributes:
+        reason: Type and text of the exception, or why the record is malformed.
+        frames: The user's own lines of the traceback, innermost last.
+        trace: The traceback, for dead letters, without the frames of the engine.
+        error: The exception itself, as long as it stays in its process.
+    """
+
+    reason: str
+    frames: tuple[str, ...] = ()
+    trace: str = ""
+    error: Exception | None = None
+
+
 class Failure(NamedTuple):
     """A record that could not be read or processed.
 
@@ -57,8 +77,7 @@ class Failure(NamedTuple):
         vertex: The operation that failed on it; otherwise None.
         record: The `repr` of the record, cut to a line.
         key: The `repr` of its key at the operation; None if it has none.
-        reason: Type and text of the exception, or why the record is malformed.
-        frames: The user's own lines of the traceback, innermost last.
+        cause: The exception, or why the record is malformed.
         position: Description of the record's position in its source; empty until known.
         fatal: Whether it ends the job; otherwise it is a dead letter, or dropped.
         worker: Number of the worker.
@@ -66,16 +85,13 @@ class Failure(NamedTuple):
         declared: File and line where the flow declares the vertex.
         origin: The source of the record, for dead letters.
         original: The record as the source has it, for dead letters; None if unavailable.
-        trace: The traceback, for dead letters, without the frames of the engine.
-        error: The exception itself, as long as it stays in its process.
     """
 
     source: str | None
     vertex: str | None
     record: str
     key: str | None
-    reason: str
-    frames: tuple[str, ...] = ()
+    cause: Cause
     position: str = ""
     fatal: bool = True
     worker: int = 0
@@ -83,8 +99,11 @@ class Failure(NamedTuple):
     declared: str = ""
     origin: str = ""
     original: bytes | None = None
-    trace: str = ""
-    error: Exception | None = None
+
+    @property
+    def reason(self) -> str:
+        """Return type and text of the exception, or why the record is malformed."""
+        return self.cause.reason
 
     def letter(self) -> dict[str, object]:
         """Return the fields of the dead letter, for a dead-letter sink."""
@@ -97,7 +116,7 @@ class Failure(NamedTuple):
             "record": self.record,
             "original": text,
             "original_base64": encoded,
-            "traceback": self.trace,
+            "traceback": self.cause.trace,
         }
 
     def raised(self) -> FlameError:
@@ -108,27 +127,27 @@ class Failure(NamedTuple):
         if self.source is not None:
             error = SourceError(
                 f"source {self.source!r}: {self.reason}{where}\n  record    {self.record}",
-                hint=f'Mend the input, or set source.{self.source}.on_error = "skip" or "dead_letter".',
+                hint=f'Correct the input, or set source.{self.source}.on_error = "skip" or "dead_letter".',
                 source=self.source,
                 **facts,
             )
         else:
             key = f"\n  key       {self.key}" if self.key is not None else ""
-            frames = "".join(f"\n    {line}" for line in self.frames)
+            frames = "".join(f"\n    {line}" for line in self.cause.frames)
             place = f"{self.position}, worker {self.worker}" if self.position else f"worker {self.worker}"
             declared = f"\n  declared  {self.declared}" if self.declared else ""
             error = OperationError(
                 f"{self.vertex!r} failed: {self.reason}\n  record    {self.record}{key}"
                 f"\n  at        {place}{declared}{frames}",
-                hint="Mend the function, or its annotation: it is no matter of one record, so none is left out for it."
+                hint="Correct the function, or its annotation: all records may be affected, so none is left out for it."
                 if self.reason.startswith(MISTAKE)
-                else 'To go on without such records: job.on_error = "skip" or "dead_letter".',
+                else 'To continue without such records: job.on_error = "skip" or "dead_letter".',
                 vertex=self.vertex,
                 key=self.key,
                 worker=self.worker,
                 **facts,
             )
-        error.__cause__ = self.error
+        error.__cause__ = self.cause.error
         return error
 
 
@@ -184,13 +203,18 @@ def shorten_repr(value: object) -> str:
     return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 20]}… ({len(text)} characters)"
 
 
+def _of_engine(file: str) -> bool:
+    """Return whether a code file belongs to the engine or a plugin, not to the user."""
+    return file.startswith(_ENGINE) or _PLUGIN.search(file) is not None
+
+
 def user_frames(error: BaseException) -> tuple[str, ...]:
     """Return the innermost frames outside of the engine, as text.
 
     Each is "file:line in function: source". If user code has called a library, they are the innermost frames of user
     code, and the raising one.
     """
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_ENGINE)]
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not _of_engine(f.filename)]
     own = [frame for frame in frames[:-1] if not frame.filename.startswith(_LIBRARIES)]
     shown = [*(own or frames[:-1])[1 - _FRAMES :], *frames[-1:]]
     return tuple(
@@ -211,7 +235,7 @@ def user_traceback(error: BaseException) -> str:
     try:
         whole = traceback.TracebackException.from_exception(error)
         for part in _chain(whole):
-            own = [frame for frame in part.stack if not frame.filename.startswith(_ENGINE)]
+            own = [frame for frame in part.stack if not _of_engine(frame.filename)]
             part.stack = traceback.StackSummary.from_list(own)
         text = "".join(whole.format())
     except Exception:  # noqa: BLE001 - a failing `str` of user code is reported, not raised
@@ -263,7 +287,7 @@ def shorten(error: FlameError | KeyboardInterrupt) -> None:
 def shown_at_caller(method: F) -> F:
     """Return a method whose errors seem to come from the line that calls it.
 
-    They have no frames of the engine; see `shorten`.
+    They have no frames of the engine; see `shorten`. Arguments that do not fit its signature are a `GraphError`, too.
     """
 
     @wraps(method)
@@ -273,8 +297,22 @@ def shown_at_caller(method: F) -> F:
         except (FlameError, KeyboardInterrupt) as error:
             shorten(error)
             raise  # bare: it adds no frame of this function, as `raise error` would
+        except TypeError as error:
+            if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+                raise
+            raise _misfit(method, str(error)) from None  # the method was not entered
 
     return cast(F, call)
+
+
+def _misfit(method: Callable[..., object], why: str) -> GraphError:
+    """Return the error of a call whose arguments do not fit."""
+    found = signature(method)
+    named = [each for each in found.parameters.values() if each.name != "self"]
+    takes = _QUOTED.sub(r": \1", str(found.replace(parameters=named, return_annotation=Signature.empty)))
+    purpose = (method.__doc__ or "").strip().partition("\n")[0]
+    what = f"{method.__name__} takes {takes}: {why.partition('() ')[2] or why}"
+    return GraphError(what, hint=purpose, vertex=None)
 
 
 def all_shown_at_caller(cls: type[T]) -> type[T]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, overload
 
 from flamecore.errors import GraphError
-from flamecore.model.builder import GraphBuilder
+from flamecore.model.builder import GraphBuilder, require_name
 from flamecore.model.failure import shown_at_caller
 from flamecore.model.graph import Graph
 from flamecore.model.stream import Stream
@@ -59,7 +59,7 @@ class FlowGraph(GraphBuilder):
             name: Name of the source, for the configuration and `run`.
             type: Type of the records; drivers convert to it if they can, and refuse records that do not fit.
         """
-        source = Source(name, type=type)
+        source = Source(require_name("source", name), type=type)
         self._add(source)
         return Stream(self, source, type)
 
@@ -131,6 +131,8 @@ class FlowGraph(GraphBuilder):
         Raises:
             GraphError: The graph cannot work; the text names the vertex and says what to do.
         """
+        for error in self._unfinished.values():
+            raise error
         graph = self._linked()
         graph.reference = self.reference
         graph.check(barrier=barrier)

@@ -123,10 +123,11 @@ class Graph:
         return tuple(v for v in self.vertices if isinstance(v, Sink))
 
     def prefix_of(self, source: Source) -> tuple[Map, ...]:
-        """Return the operations behind a source that need nothing but its record, and so may run where it is read.
+        """Return the operations behind a source that need only its record.
 
-        They are a chain of maps and filters. It ends before the first route, and before what only looks at items: that
-        is to see them where the worker is, once, and perhaps with their times.
+        They may run where the record is read. They are a chain of maps and filters. It ends before the first route, and
+        before an operation that only looks at items: such an operation must see them on the worker, once, and perhaps
+        with their times.
         """
         found: list[Map] = []
         (vertex,) = self._successors[source]
@@ -136,10 +137,10 @@ class Graph:
         return tuple(found)
 
     def placing_of(self, vertex: Vertex) -> Placing | None:
-        """Return what has dealt the records of which all items that come to a vertex are made; None: nothing.
+        """Return the vertex that dealt the records of all items at a vertex, or None.
 
-        It has if the vertex is routed by places, and maps, filters, forks and labels alone are between: they make items
-        while the record is under way, on its worker.
+        There is one if the vertex is routed by places, and only maps, filters, forks and labels are between: they make
+        items while the record is under way, on its worker.
         """
         stays = _is_by_place(vertex.route)
         while stays:
@@ -179,6 +180,8 @@ class Graph:
 
         Returns the edges that close cycles, and the vertices in the order in which the walk leaves them.
         """
+        # With a path of its own, not by recursion: that ended at some 250 maps in a row. Sources
+        # come first, so a cycle is entered at the merge that is fed from outside.
         closing, left = set(), []
         state: dict[Vertex, int] = {}  # 1: on the path, 2: done
         for root in (*self.sources, *self.vertices):
@@ -219,6 +222,8 @@ class Graph:
         closing = self.feedback()
         for vertex in self.vertices:
             if vertex.stateful and closing:
+                # The whole strongly connected component: where loops overlap, anything may meet in
+                # any of their states.
                 ahead = _closure(self._successors[vertex], self._successors)
                 if vertex in ahead:
                     found[frozenset(ahead & _closure((vertex,), self._predecessors))] = None
@@ -246,7 +251,7 @@ class Graph:
         return any(vertex.timers for vertex in self.vertices)
 
     def marked_source(self, marking: Vertex) -> Source:
-        """Return the source of whose records a vertex says marks.
+        """Return the source for whose records a vertex emits marks.
 
         Raises:
             GraphError: Not only maps and forks lead there, or one has a route.
@@ -448,7 +453,7 @@ class Graph:
                 error = None
                 if (way := _other_way(vertex.route, head)) is not None:
                     error = GraphError(
-                        f"{vertex!r} {way} inside of {head!r}, where all that comes of an item keeps its key",
+                        f"{vertex!r} {way} inside of {head!r}, where all items derived from an item keep its key",
                         hint="Draw the cycle before key_by: .loop(body) lets items take any key, and has one home.",
                         vertex=vertex.name,
                     )

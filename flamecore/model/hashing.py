@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from fractions import Fraction
@@ -22,6 +22,8 @@ import xxhash
 INT32_MIN: Final = -(2**31)
 INT32_MAX: Final = 2**31 - 1
 
+# Fixed, and not the number of workers: state is stored by key group, so that any number of workers
+# can load it.
 KEY_GROUPS: Final = 128
 """Number of key groups, the small ranges of state; a power of two, fixed for the life of a job's state."""
 
@@ -39,6 +41,7 @@ def _sequence(tag: bytes, parts: Iterable[bytes]) -> bytes:
 
 
 def _with_length(part: bytes) -> bytes:
+    # With lengths: otherwise ("a", "bc") and ("ab", "c") would be one key.
     return len(part).to_bytes(4, "big") + part
 
 
@@ -73,6 +76,8 @@ _PLAIN: Final[Mapping[type, _Encoder]] = {
     Decimal: _number,
     Fraction: _number,
     tuple: lambda value: _sequence(b"t", map(canonical, value)),
+    # Sorted by their bytes: the sequence of a set differs from process to process, and elements
+    # need not be comparable.
     frozenset: lambda value: _sequence(b"f", sorted(map(canonical, value))),
     datetime: _moment,
     date: lambda value: b"y" + value.isoformat().encode(),
@@ -82,7 +87,7 @@ _PLAIN: Final[Mapping[type, _Encoder]] = {
 }
 
 _ALWAYS_KEYS: Final = frozenset({type(None), str, bytes, int, bool, Fraction, date, timedelta, UUID})
-"""Plain types whose every value can be a key. Of the others NaN cannot, or a part may be anything."""
+"""Plain types whose every value can be a key. The others have values that cannot, such as NaN or a part of any type."""
 
 _USABLE: Final = "use text, bytes, numbers, dates, enums, or tuples and frozen dataclasses of these"
 _INSTEAD: Final[Mapping[type, str]] = {
@@ -144,6 +149,7 @@ def stable_hash(value: Hashable) -> int:
     >>> stable_hash("word") == stable_hash("word") and stable_hash(1) == stable_hash(1.0)
     True
     """
+    # Fast, not keyed: keys that are made to collide cost an even load, and nothing else.
     return int(xxhash.xxh3_64_intdigest(canonical(value)) & 0xFFFFFFFF) - 2**31
 
 
@@ -162,6 +168,17 @@ def check_key(value: Hashable) -> None:
                 check_key(part)
     elif kind not in _ALWAYS_KEYS:
         canonical(value)
+
+
+def check_keys(values: Collection[object]) -> None:
+    """Refuse keys as `check_key` does, if there is one among these.
+
+    Raises:
+        TypeError: One has no process-independent hash.
+    """
+    if not _ALWAYS_KEYS.issuperset(map(type, values)):
+        for value in values:
+            check_key(value)
 
 
 _HASHABLE_BY_DECLARATION = (list, dict, set, bytearray)
@@ -205,11 +222,15 @@ def key_group(hashed: int) -> int:
 
 
 def key_groups(keys: Sequence[Hashable]) -> list[int]:
-    """Return `key_group(stable_hash(key))` for each key, in C loops for texts and tuples of one length.
+    """Return `key_group(stable_hash(key))` for each key.
+
+    Texts, and tuples of one length, are hashed in C loops.
 
     Raises:
         TypeError: As `stable_hash`, for any of the keys.
     """
+    # The bytes are those of `canonical`, since stored state depends on them. Made one by one they
+    # took 1.2 us for a tuple of a word and a page, for every item.
     kinds = set(map(type, keys))
     encoded: Iterable[bytes]
     if kinds == {str}:

@@ -18,7 +18,7 @@ control --Prepare-->   worker     take part in a snapshot; answered by Prepared,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from flamecore.model.batch import Orders
 from flamecore.model.failure import Failure
@@ -71,7 +71,8 @@ class MinTimes(NamedTuple):
 CONTROL: Final = "job"
 """Address of the job's control."""
 
-Piece = tuple[int, int, bool, Orders, Sequence[Any]]
+# Columns, not items: what a run has in common (vertex, trace, liveness) is sent once.
+Piece = tuple[int, int, bool, Orders, Sequence[object]]
 """(vertex index, trace, alive, orders, payloads): items of one trace in ascending order, on their way to a vertex of
 another worker; all of them live, or all of them tombstones."""
 
@@ -98,7 +99,7 @@ class Released(NamedTuple):
     worker: int
     time: int
     orders: Orders
-    payloads: Sequence[Any]
+    payloads: Sequence[object]
     failures: Sequence[tuple[bytes, Failure]]
 
     @property
@@ -187,13 +188,15 @@ class Prepared(NamedTuple):
         parts: Fields of each `flamecore.runtime.state.format.Part`, in the order of reading; empty: nothing has
             changed.
         journal: Number of its first journal that is needed to continue from the snapshot, or of the next one.
+        marked: For each of these fronts that has any, (number, states of its markings as bytes).
     """
 
     number: int
     worker: int
-    fronts: tuple[tuple[int, Any, int, bool], ...]
+    fronts: tuple[tuple[int, object, int, bool], ...]
     parts: tuple[tuple[str, int, tuple[str, ...], tuple[int, int], int, int, bytes, tuple[str, ...]], ...]
     journal: int = 1
+    marked: tuple[tuple[int, bytes], ...] = ()
 
 
 class Committed(NamedTuple):
@@ -209,7 +212,7 @@ class Committed(NamedTuple):
 
     number: int
     kept_from: int
-    positions: tuple[tuple[int, Any], ...]
+    positions: tuple[tuple[int, object], ...]
 
 
 class Resume(NamedTuple):
@@ -230,7 +233,7 @@ class Resume(NamedTuple):
     epoch: int
     commit: str
     journals: tuple[str, ...]
-    fronts: tuple[tuple[Any, int, bool], ...]
+    fronts: tuple[tuple[object, int, bool], ...]
     floor: int
     run: str = ""
     digests: tuple[tuple[str, bytes], ...] = ()
@@ -272,7 +275,7 @@ class Status(NamedTuple):
     `facts` are plain values, see `flamecore.runtime.cluster.job.ClusterJob.described`.
     """
 
-    facts: dict[str, Any]
+    facts: dict[str, object]
 
 
 class Rescale(NamedTuple):
@@ -313,6 +316,7 @@ class Assignment(NamedTuple):
         workers, trackers: Numbers of the parts it hosts.
         locations: (address, location) of every part it may have to reach.
         code: Fingerprint of the flow's source: all nodes run the same.
+        past, unread: As in the plan.
     """
 
     epoch: str
@@ -320,11 +324,13 @@ class Assignment(NamedTuple):
     flow: tuple[str, str]
     total: int
     start: int
-    fronts: tuple[tuple[str, int, str, Any, bool], ...]
+    fronts: tuple[tuple[str, int, str, object, bool], ...]
     workers: tuple[int, ...]
     trackers: tuple[int, ...]
     locations: tuple[tuple[str, str], ...]
     code: str = ""
+    past: tuple[int, ...] = ()
+    unread: tuple[int, ...] = ()
 
 
 class Opened(NamedTuple):
@@ -368,7 +374,10 @@ class Left(NamedTuple):
 
 
 class Stop(NamedTuple):
-    """Control to nodes: stop reading (`drain`), because of a failed record (`failing`) or not; or end."""
+    """Control message to nodes: stop reading, or end.
+
+    `drain`: stop reading, because of a failed record if `failing`; otherwise end.
+    """
 
     drain: bool
     failing: bool = False
@@ -378,7 +387,7 @@ class NodeReport(NamedTuple):
     """Counts of a node: fields of `flamecore.runtime.parts.counters.NodeStats`."""
 
     node: str
-    stats: dict[str, Any]
+    stats: dict[str, object]
 
 
 class NodeFailed(NamedTuple):
@@ -399,5 +408,5 @@ class NodeFailed(NamedTuple):
     lost: str = ""
 
 
-Outgoing = list[tuple[str, Any]]
+Outgoing = list[tuple[str, object]]
 """(address, message), in the order of sending."""

@@ -18,6 +18,7 @@ it never decides between two valid items.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import chain, count
 from struct import Struct
 from typing import Final, NamedTuple
@@ -31,6 +32,8 @@ TRACE_MASK: Final = 2**64 - 1
 # integer: of two lists of child ids the longer would be the greater number, whatever it begins with.
 
 _TIME_BIAS: Final = 2**63
+_FEW: Final = 64
+"""Number of records up to which each order is encoded by itself: most fronts of many read so few at a time."""
 TIME_BYTES: Final = 8
 GLOBAL_TIME_BYTES: Final = 12
 """Length of the global-time prefix of every order: 8 bytes of time, 4 of front."""
@@ -90,6 +93,41 @@ def encode_time(time: int) -> bytes:
     return (time + _TIME_BIAS).to_bytes(8, "big")
 
 
+def orders_of(first: int, records: int, suffix: bytes) -> list[bytes]:
+    """Return the orders of records with consecutive times.
+
+    Args:
+        first: Time of the first record.
+        records: Number of records.
+        suffix: The bytes after the time.
+
+    Raises:
+        OverflowError: A time is not a signed 64-bit number.
+
+    >>> orders_of(255, 2, b"f") == [encode_time(255) + b"f", encode_time(256) + b"f"]
+    True
+    """
+    if records < _FEW:
+        return [encode_time(time) + suffix for time in range(first, first + records)]
+    # Times that differ in their last byte share the other seven. To join these with one of 256 endings takes a third of
+    # the time of encoding each number.
+    endings = _endings(suffix)
+    orders: list[bytes] = []
+    at, end = first + _TIME_BIAS, first + _TIME_BIAS + records
+    while at < end:
+        head, start = (at >> 8).to_bytes(7, "big"), at & 0xFF
+        stop = min(start + end - at, 256)
+        orders += [head + ending for ending in endings[start:stop]]
+        at += stop - start
+    return orders
+
+
+@lru_cache(maxsize=64)
+def _endings(suffix: bytes) -> tuple[bytes, ...]:
+    """Return the last byte of a time, from 0 to 255, each followed by a suffix."""
+    return tuple(bytes((number,)) + suffix for number in range(256))
+
+
 def decode_time(order: bytes) -> int:
     """Return the time at the start of an order."""
     return int.from_bytes(order[:8], "big") - _TIME_BIAS
@@ -101,6 +139,7 @@ def _encode_child(number: int) -> bytes:
     width = (number.bit_length() + 7) // 8
     if width > 8:
         raise OverflowError(f"child id {number} does not fit 64 bits")
+    # The width comes first: a code of more bytes is greater, as its number is.
     return bytes((0xF7 + width,)) + number.to_bytes(width, "big")
 
 
@@ -138,10 +177,10 @@ _FIRST_LABEL: Final = 2**64 - 256
 
 
 def label_code(number: int) -> bytes:
-    """Return the code of the child id that a label appends, which nothing behind it appends.
+    """Return the code of the child id that a label appends.
 
-    Eight equal bytes, of which no code of a smaller child id has so many, and the number: so the last one in an order
-    is found without decoding what is before and behind.
+    No operation behind the label appends it. It is eight equal bytes, more than the code of any smaller child id has,
+    and the number: so the last one in an order is found without decoding the bytes before and behind.
 
     >>> label_code(3).hex()
     'ffffffffffffffff03'
@@ -150,7 +189,7 @@ def label_code(number: int) -> bytes:
 
 
 def label_in(order: bytes, code: bytes) -> bytes:
-    """Return the order of the labelled item that an order derives from; empty if there is none.
+    """Return the order of the labelled ancestor of an order; empty if there is none.
 
     An item that was labelled again is the later one.
 
@@ -178,6 +217,7 @@ def child_orders(order: bytes) -> Iterator[bytes]:
     >>> [next(orders) for _ in range(3)] == [encode_child(0), encode_child(1), encode_child(2)]
     True
     """
+    # In C loops: every turn in a cycle takes one.
     return map(order.__add__, chain(_FIRST, chain.from_iterable(map(_block_of_codes, count()))))
 
 

@@ -1,4 +1,4 @@
-"""Ordered operations: vertices that take their items in the order of metas, each once.
+"""Ordered operations: vertices that take items in the order of metas, each once.
 
 They wait for the minimum time inbound to them, so nothing they do is ever taken back: their state is a plain fold, and
 what they do may be expensive, or end windows.
@@ -20,7 +20,7 @@ from xxhash import xxh3_64_intdigest
 from flamecore.errors import GraphError
 from flamecore.model.hashing import KEY_GROUPS, canonical, key_group, stable_hash
 from flamecore.model.meta import GLOBAL_TIME_BYTES, MAX_TIME, MIN_TIME, GlobalTime, encode_child
-from flamecore.model.vertices import ByKey, Labelled, Payload, Vertex
+from flamecore.model.vertices import ByKey, Labelled, Vertex
 
 T = TypeVar("T")
 L = TypeVar("L")
@@ -56,7 +56,7 @@ class Timer(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The state that a call of an operation's work leaves, the outputs, and the pending timers.
+    """The outcome of a call of an operation's work: state, outputs, pending timers.
 
     Attributes:
         state: The state of the key from now on, an immutable value; None: the key has none, and is forgotten.
@@ -113,12 +113,18 @@ def timer_place(vertex: Vertex, timer: Timer, key: Any, mark: bytes | None = Non
 
 
 def rank_of(key: Any) -> int:
-    """Return the number that orders keys whose timers have one time and tag, the same in every process."""
+    """Return a number that orders keys whose timers have one time and tag.
+
+    It is the same in every process.
+    """
     return xxh3_64_intdigest(canonical(key))
 
 
 def tie_of(key: Any) -> bytes:
-    """Return bytes that order keys whose timers have one place, the same in every process."""
+    """Return bytes that order keys whose timers have one place.
+
+    They are the same in every process.
+    """
     return canonical(key) + repr(key).encode("utf-8", "backslashreplace")
 
 
@@ -143,6 +149,14 @@ class Ordered(Vertex):
     def work(self) -> Any:
         """Return the work on one worker, a new `flamecore.abc.operator.Work`."""
         raise NotImplementedError(f"{type(self).__qualname__} does not define work")
+
+    def wrapped(self, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Ordered:
+        """Return a copy with `wrap` around each user function outside of `functions`.
+
+        Functions in the fields that `functions` names are not wrapped here. For checks, such as `job.check_mutation`.
+        By default there is nothing to wrap.
+        """
+        return self
 
     @property
     def value(self) -> Any:
@@ -197,7 +211,10 @@ class Gather(Ordered):
 
 
 class _Gathering:
-    """The work of a gathering: the state of a label is a list of parts, dropped when its item comes."""
+    """The work of a gathering.
+
+    The state of a label is a list of parts, dropped when the labelled item comes.
+    """
 
     def open(self) -> None:
         pass
@@ -227,19 +244,50 @@ Origin = tuple[int, int]
 CLOSING: Final = MAX_TIME
 """The mark at the end of a front: nothing is to come any more."""
 
+# A mark like others, so that it has a place in the order: a flag beside the items would take effect
+# at another item in every run.
+IDLE: Final = MIN_TIME
+"""The mark of a front that nothing comes of at present: until its next one it holds no watermark back."""
+
+DONE: Final = MIN_TIME + 1
+"""The mark at the end of a front that had nothing new: it holds no watermark back, and moves none by itself."""
+
+BEGUN: Final = MIN_TIME + 2
+"""The mark of the first record that a front reads since the job began, or went on behind its end."""
+
 _LAST: Final = encode_child(2**64 - 1)
+
+
+class Marked(NamedTuple):
+    """The outcome of a record in a fold over the records of a front.
+
+    Attributes:
+        state: The state of the front from now on, an immutable value.
+        mark: The mark that holds from the record on; None: no other than before.
+        counts: Whether the record counts for marks; those that do not are counted (`ahead`).
+    """
+
+    state: Any
+    mark: int | None = None
+    counts: bool = True
 
 
 @dataclass(eq=False, slots=True, repr=False)
 class Marking(Vertex):
-    """A vertex that passes items on, and says marks of them; right behind a source, but for maps.
+    """A vertex that passes items on and emits marks.
+
+    Only maps may be between it and its source.
 
     Attributes:
         function: Function from a payload to the mark that holds from its record on; None: no other than before. A mark
             that is not above the front's last one says nothing. It may have an attribute `many`, a function from
             several payloads to the marks of all, each a whole number, which costs less.
+        folds: Whether the function needs to know of earlier records. It is then one of the state of the front (None at
+            first), the payload, and its global time where times are those of the wall clock (else None), and returns
+            `Marked`.
         step: Marks are rounded down to multiples of it, so that there are few.
-        closes: Whether the end of a front is a mark, `CLOSING`, at a time of its own. Otherwise the last one stays.
+        closes: Whether the end of a front is a mark, `CLOSING`, at a time of its own. Otherwise the last one stays, or
+            is `DONE` if the front had nothing new.
             None: it is where no state is kept, which nothing can go on from.
     """
 
@@ -247,7 +295,8 @@ class Marking(Vertex):
     functions: ClassVar[tuple[str, ...]] = ("function",)
     marks: ClassVar[bool] = True
 
-    function: Callable[[Payload], int | None] = field(kw_only=True)
+    function: Callable[..., Any] = field(kw_only=True)
+    folds: bool = field(default=False, kw_only=True)
     step: int = field(default=1, kw_only=True)
     closes: bool | None = field(default=True, kw_only=True)
 
@@ -262,8 +311,33 @@ class Marking(Vertex):
             raise GraphError(f"the step of {self!r} is {self.step}", hint="It must be at least 1.", vertex=self.name)
 
 
+@dataclass(eq=False, slots=True, repr=False)
+class IdlingMarking(Marking):
+    """A marking of fronts that may be idle.
+
+    How long nothing has come is a matter of the wall clock, so the mark is journaled as records are.
+
+    Attributes:
+        idle_us: For how many microseconds a front waits for its source until it is idle, `IDLE`.
+    """
+
+    wall: ClassVar[bool] = True
+
+    idle_us: int = field(kw_only=True)
+
+    def check(self) -> None:
+        Marking.check(self)
+        if self.idle_us < 1:
+            raise GraphError(
+                f"{self!r} has fronts idle after {self.idle_us} microseconds", hint="At least 1.", vertex=self.name
+            )
+
+
 def behind_record(order: bytes) -> bytes:
-    """Return the place of a mark that a record causes: behind all that comes of the record."""
+    """Return the place of a mark that a record causes.
+
+    It is behind all items derived from the record.
+    """
     return order[:GLOBAL_TIME_BYTES] + _LAST
 
 
@@ -273,7 +347,10 @@ def behind(place: bytes) -> bytes:
 
 
 def shared_names() -> tuple[Any, ...]:
-    """Return a name for each key group, under which its owner stores what all partitions of an operation share."""
+    """Return a name for each key group, for state that partitions share.
+
+    The owner of the key group stores under it what all partitions of an operation share.
+    """
     found: dict[int, Any] = {}
     number = 0
     while len(found) < KEY_GROUPS:

@@ -26,6 +26,9 @@ class Plan:
         settings: The settings of the job.
         start: The time fronts start from.
         partitions: The partition that each front reads.
+        past: Numbers of the fronts that read no more, and whose marks do not count: those of earlier phases, and those
+            that had nothing new.
+        unread: Numbers of the fronts of which nothing was read since the job began, or went on behind its end.
         workers: Number of workers.
         snapshots: Whether snapshots are taken of the state.
         segments: Segments of the graph.
@@ -38,6 +41,8 @@ class Plan:
     settings: JobSettings = field(default_factory=JobSettings)
     start: int = 0
     partitions: tuple[str, ...] = ()
+    past: frozenset[int] = frozenset()
+    unread: frozenset[int] = frozenset()
     workers: int = field(init=False, repr=False, compare=False)
     snapshots: bool = field(init=False, repr=False, compare=False)
     segments: Segments = field(init=False, repr=False, compare=False)
@@ -89,12 +94,20 @@ class Plan:
         return (*names, DEAD_LETTERS) if self.settings.dead_letters else names
 
     def opening_of(self, worker: int) -> int | None:
-        """Return the number of a worker's opening, a front without records; None: it has none.
+        """Return the number of a worker's opening; None: it has none.
 
-        It ends once the worker has reported the timers that it goes on with, so that no minimum time passes them
-        before.
+        An opening is a front without records. It ends once the worker has reported the timers that it goes on with, so
+        that no minimum time passes them before.
         """
         return MAX_FRONT - 1 - worker if self.snapshots and self.graph.has_timers else None
+
+    def marking_fronts(self, source: str) -> tuple[int, ...]:
+        """Return the numbers of the fronts whose marks count behind a source.
+
+        The last marks of an earlier phase would hold back those of the present one.
+        """
+        found = tuple(number for number, front in enumerate(self.fronts, 1) if front.source == source)
+        return tuple(number for number in found if number not in self.past) or found
 
     @property
     def tracked_fronts(self) -> tuple[int, ...]:
@@ -104,6 +117,7 @@ class Plan:
 
     def host_of(self, number: int) -> int:
         """Return the worker that hosts a front."""
+        # The first workers first: the last ones own the key groups where not all do.
         return (number - 1) % self.workers
 
 

@@ -79,6 +79,8 @@ class _Numbering:
     def _behind(self, segments: Iterable[int]) -> int:
         """Return a segment behind several: one that is behind the others, or a new one."""
         segments = frozenset(segments)
+        # One that is behind all the others serves: a new one would be one more minimum time, and
+        # wait for nothing more.
         for segment in segments:
             if segments <= self._upstream[segment]:
                 return segment

@@ -1,4 +1,7 @@
-"""The settings of a job: the tables [job] and [state] of its configuration, and what follows from the others."""
+"""The settings of a job: the tables [job] and [state] of its configuration.
+
+They include values that follow from the other tables.
+"""
 
 from __future__ import annotations
 
@@ -61,9 +64,16 @@ class JobTable(msgspec.Struct, frozen=True, kw_only=True):
     check_types: bool = False
     check_mutation: bool = False
 
+    @property
+    def checks(self) -> bool:
+        """Return whether all records meet functions that check, not the first ones only."""
+        return self.check_types or self.check_mutation
+
 
 class DriverChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """The driver of one part, and its options; subclasses add what else the part's table says.
+    """The driver of one part, and its options.
+
+    Subclasses add the other keys of the part's table.
 
     Attributes:
         use: The driver's name; None: not said.
@@ -101,7 +111,7 @@ class JobSettings(JobTable, frozen=True, kw_only=True):
         source_policies: For each source the treatment of malformed records; "fail" if not given.
         source_phases, sink_phases: Phase of each source and sink; 1 if not given.
         dead_letters: Whether there is a sink for dead letters.
-        state: How state is kept; None: it is not.
+        state: Settings of the state; None: none is kept.
         leased: Whether a run takes the lease of its state. Simulations run without: epochs alone must then keep two
             runs from doing harm.
         heartbeat_interval_s: Seconds between heartbeats of an idle front of the wall clock.

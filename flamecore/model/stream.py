@@ -7,14 +7,14 @@ twice copies it to both uses. If the copies meet again, in a `merge`, they come 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, NoReturn, ParamSpec, Self, TypeVar, overload
 
 from flamecore.errors import GraphError
-from flamecore.model.builder import GraphBuilder, Output, same
-from flamecore.model.drift import MISSING, Drift
+from flamecore.model.builder import GraphBuilder, Output, is_whole, require, require_name, same
+from flamecore.model.drift import MISSING, Drift, DriftTypes
 from flamecore.model.failure import all_shown_at_caller
 from flamecore.model.hashing import refuse_unhashable
 from flamecore.model.meta import Meta
@@ -79,15 +79,19 @@ class Stream(Generic[T]):
         self._flow._add(step, self._output)
         return Output(step)
 
-    def _then(self, vertex: Vertex, declared: Any = object) -> Stream[Any]:
+    def _then(self, vertex: Vertex, declared: object = object) -> Stream[Any]:
         self._flow._add(vertex, self._output)
         return Stream(self._flow, vertex, declared)
 
     def _routed(self, route: Route) -> Stream[T]:
         """Return the same output with a route to workers."""
+        # No vertex for a route: the next operation takes it, and only one that cannot gets a step
+        # for it.
         return Stream(self._flow, self._vertex, self._type, route, self._output.copy)
 
-    def _map(self, kind: str, name: str | None, function: Callable[..., Any], shape: Any, declared: Any) -> Stream[Any]:
+    def _map(
+        self, kind: str, name: str | None, function: Callable[..., object], shape: Any, declared: object
+    ) -> Stream[Any]:
         require_functions(kind, self._vertex, function, generators=shape == "many")
         vertex = Map(self._flow._name(name, kind, function), route=self._route, function=function, shape=shape)
         return self._then(vertex, declared)
@@ -136,7 +140,7 @@ class Stream(Generic[T]):
         return self._routed(ByTime())
 
     def place_by(self, function: Callable[[T], Any], *, name: str | None = None) -> Stream[T]:
-        """Deal records to the workers by a key of theirs, and have what is made of them stay there.
+        """Deal records to the workers by a key; items made of them stay there.
 
         A `key_by` behind it that says the `place` of its keys then sends nothing between workers, if only maps,
         filters, branches, broadcasts and labels are between. Each key made of a record must have the record's place.
@@ -168,20 +172,17 @@ class Stream(Generic[T]):
     def branch(self, *predicates: Callable[[T], object], name: str | None = None) -> tuple[Stream[T], ...]:
         """Return one stream for each predicate, and one for the rest.
 
-        An item goes to the first predicate that is true.
+        An item goes to the first predicate that is true. If a predicate fails on it, it goes nowhere, and fails once.
         """
         require_functions("branch", self._vertex, *predicates)
         base = self._flow._name(name, "branch")
-
-        def chosen(payload: T) -> int:
-            return next((i for i, predicate in enumerate(predicates) if predicate(payload)), len(predicates))
 
         def goes(way: int) -> Callable[[T], object]:
             # Nearly all branches have one predicate: asked as it is, it costs no generator and no comparison, and the
             # compiler sees that the two ways are complements.
             if len(predicates) == 1:
                 return complement(predicates[0]) if way else predicates[0]
-            return _of_user(lambda payload: chosen(payload) == way, *predicates[way : way + 1])
+            return _of_user(_way_of(predicates, way), *predicates[way : way + 1])
 
         return tuple(self.filter(goes(way), name=f"{base}.{way}") for way in range(len(predicates) + 1))
 
@@ -191,6 +192,7 @@ class Stream(Generic[T]):
         The i-th copy of an item sorts before the (i+1)-th and before the next item. The places in the tuple count,
         wherever and in whatever order the copies are used. An unused copy is not made.
         """
+        require("broadcast", self._vertex, "count", count, fits=is_whole(count), expected="a whole number")
         fork = Broadcast(self._flow._name(name, "broadcast"))
         self._flow._add(fork, self._placed())
         return tuple(Stream(self._flow, fork, self._type, copy=place) for place in range(count))
@@ -201,6 +203,9 @@ class Stream(Generic[T]):
         Copies of one item come in the order of the inputs by which they come; those of `broadcast` in that of its
         tuple.
         """
+        for other in others:
+            fits = isinstance(other, Stream)
+            require("merge", self._vertex, "a stream", other, fits=fits, expected="a stream, and before any key_by")
         vertex = Merge(self._flow._name(name, "merge"))
         _require_one_flow(vertex, self, *others)
         self._flow._add(vertex, self._placed(), *(other._placed() for other in others))
@@ -219,12 +224,13 @@ class Stream(Generic[T]):
             The stream that leaves.
         """
         require_functions("loop", self._vertex, body)
+        # A merge: what enters, and what comes back.
         head = Merge(self._flow._name(name, "loop"))
         self._flow._add(head, self._placed())
         return _closed(head, self, body(Stream(self._flow, head, self._type)))
 
     def label(self, name: str) -> Stream[T]:
-        """Label each item: whatever comes of it belongs together, until `gather` collects it.
+        """Label each item: all that comes of it belongs together until a `gather`.
 
         Operations, routes, states and cycles between change nothing about that. Inside of a loop an item that comes
         round is labelled again; what comes of it belongs to the later label.
@@ -232,10 +238,11 @@ class Stream(Generic[T]):
         Args:
             name: Name of the label, unique in the flow.
         """
+        require_name("label", name)
         return Stream(self._flow, self._flow._add_label(name, self._route, self._output), self._type)
 
     def gather(self, label: str, *, name: str | None = None) -> Stream[Gathered[Any, T]]:
-        """Return for each labelled item, once, all items here that have come of it, in order.
+        """Return for each labelled item, once, all items here derived from it, in order.
 
         It comes when nothing more will, behind the last of them; without parts if there are none. Items that come of no
         labelled one fail.
@@ -268,6 +275,8 @@ class Stream(Generic[T]):
         Raises:
             GraphError: A setting is unknown, or one is missing.
         """
+        fits = inspect.isclass(kind) and issubclass(kind, Vertex)
+        require("apply", self._vertex, "kind", kind, fits=fits, expected="a class of vertices")
         try:
             vertex = kind(self._flow._name(name, kind.kind), route=self._route, **settings)
         except TypeError as error:
@@ -275,7 +284,7 @@ class Stream(Generic[T]):
         return self._then(vertex, type)
 
     def through(self, function: Callable[Concatenate[Self, P], R], *args: P.args, **settings: P.kwargs) -> R:
-        """Return `function(self, …)`: operations of others, in a chain with those of a stream.
+        """Return `function(self, …)`, to chain functions with a stream's operations.
 
         >>> flow.source("lines", str).through(words, least=3).sink("words")  # doctest: +SKIP
         """
@@ -286,6 +295,7 @@ class Stream(Generic[T]):
 
         Configuration and `run` refer to the name.
         """
+        require_name("sink", name)
         self._flow._add(Sink(name, type=self._type), self._placed())
 
     if not TYPE_CHECKING:  # a type checker must not see further attributes
@@ -325,15 +335,15 @@ class KeyedStream(Generic[K, T]):
         self,
         kind: str,
         name: str | None,
-        function: Any,
-        advance: Callable[[Any, Any], tuple[Any, Iterable[Any]]],
-        initial: Any,
-        accumulate: Callable[[Any, Any], Any] | None,
-        declared: Any,
-        state: Any,
+        function: object,
+        advance: Callable[[Any, Any], tuple[object, Iterable[object]]],
+        initial: object,
+        accumulate: Callable[[Any, Any], object] | None,
+        declared: object,
+        state: object,
         *,
         light: bool = False,
-        output: Any = object,
+        output: object = object,
     ) -> Stream[Any]:
         vertex = Drift(
             self._stream._flow._name(name, kind, function),
@@ -341,11 +351,9 @@ class KeyedStream(Generic[K, T]):
             advance=advance,
             initial=initial,
             accumulate=accumulate,
-            state=state,
+            types=DriftTypes(state, output, self._stream._type),
             light=light,
-            output=output,
             method=kind,
-            items=self._stream._type,
         )
         return self._stream._then(vertex, declared)
 
@@ -415,6 +423,7 @@ class KeyedStream(Generic[K, T]):
             undo_partial: Group the items of each record apart: below a full window there is one result, of all items so
                 far, replaced as more come; windows do not reach over records.
         """
+        require("group", self._stream._vertex, "window", window, fits=is_whole(window), expected="a whole number")
         if order is not None:
             require_functions("group(order=…)", self._stream._vertex, order)
         vertex = Grouping(
@@ -463,11 +472,11 @@ class KeyedStream(Generic[K, T]):
         self,
         kind: str,
         name: str | None,
-        function: Any,
-        accumulate: Callable[[Any, Any], Any],
-        initial: Any,
-        declared: Any,
-        state: Any,
+        function: object,
+        accumulate: Callable[[Any, Any], object],
+        initial: object,
+        declared: object,
+        state: object,
         *,
         light: bool = False,
     ) -> Stream[Any]:
@@ -510,15 +519,15 @@ class _LabelledKeys(KeyedStream[K, T]):
         self,
         kind: str,
         name: str | None,
-        function: Any,
-        advance: Callable[[Any, Any], tuple[Any, Iterable[Any]]],
-        initial: Any,
-        accumulate: Callable[[Any, Any], Any] | None,
-        declared: Any,
-        state: Any,
+        function: object,
+        advance: Callable[[Any, Any], tuple[object, Iterable[object]]],
+        initial: object,
+        accumulate: Callable[[Any, Any], object] | None,
+        declared: object,
+        state: object,
         *,
         light: bool = False,
-        output: Any = object,
+        output: object = object,
     ) -> Stream[Any]:
         key, place = self._key, self._place
 
@@ -539,11 +548,9 @@ class _LabelledKeys(KeyedStream[K, T]):
             route=ByKey(key_of, None if place is None else _of_user(place_of, place)),
             advance=advance_label,
             initial=initial,
-            state=state,
+            types=DriftTypes(state, output, self._stream._type),
             light=light,
-            output=output,
             method=kind,
-            items=self._stream._type,
             labelled=True,
         )
         paired = self._stream._with_label(self._start, self._label, f"{called}.label")
@@ -556,7 +563,7 @@ class _LabelledKeys(KeyedStream[K, T]):
         raise self._no("a loop by key is shared by key alone")
 
     def group(self, window: int, *, order: Any = None, undo_partial: bool = False, name: str | None = None) -> NoReturn:
-        raise self._no("a group is of the last items of a key; gather returns all that come of an item")
+        raise self._no("a group is of the last items of a key; gather returns all that are derived from an item")
 
     def _no(self, why: str) -> GraphError:
         vertex = self._stream._vertex
@@ -608,7 +615,7 @@ def require_functions(kind: str, vertex: Vertex, *functions: Any, generators: bo
         call = function if inspect.isroutine(function) or isinstance(function, partial) else type(function).__call__
         if inspect.iscoroutinefunction(call) or inspect.isasyncgenfunction(call):
             what, hint = (
-                "an async function, which nobody awaits",
+                "an async function, which is never awaited",
                 "Write it with def; what waits is a source or a sink.",
             )
         elif inspect.isgeneratorfunction(call) and not generators:
@@ -620,7 +627,7 @@ def require_functions(kind: str, vertex: Vertex, *functions: Any, generators: bo
         )
 
 
-def _require_keys(kind: str, vertex: Vertex, function: Callable[..., Any]) -> None:
+def _require_keys(kind: str, vertex: Vertex, function: Callable[..., object]) -> None:
     """Refuse a function that is declared to return what cannot be a key.
 
     Args:
@@ -652,7 +659,25 @@ def _no_method(stream: object, name: str, other: type, hint: str) -> AttributeEr
     return AttributeError(f"{missing}\n  {hint}")
 
 
-def _of_user(made: F, *functions: Any) -> F:
+def _way_of(predicates: Sequence[Callable[[T], object]], way: int) -> Callable[[T], object]:
+    """Return a predicate for one way of a branch.
+
+    It fails only if the predicate of that way does.
+    """
+    before, own = predicates[:way], predicates[way : way + 1]
+
+    def goes(payload: T) -> object:
+        try:
+            if any(predicate(payload) for predicate in before):
+                return False
+        except Exception:  # noqa: BLE001 - the way of that predicate reports it
+            return False
+        return own[0](payload) if own else True
+
+    return goes
+
+
+def _of_user(made: F, *functions: object) -> F:
     """Note the user's function behind another one, so that errors name it."""
     if functions:
         made.user_function = functions[0]  # type: ignore[attr-defined]  # a function takes any attribute

@@ -49,7 +49,7 @@ class TypeCodec:
         if not isinstance(self.type, type):
             return f"{self.type!r} is no class"
         if self.type in BUILT_IN:
-            return f"{self.type.__name__} crosses as it is, and cannot be told otherwise"
+            return f"{self.type.__name__} has a fixed encoding, and cannot have a codec"
         if (self.encode is None) != (self.decode is None):
             return "it has encode or decode, and needs both or neither"
         if self.encode is None and (self.version != 1 or self.older):

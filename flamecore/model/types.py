@@ -14,7 +14,7 @@ from functools import partial
 from types import FunctionType
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
-Fits = Callable[[Any], bool]
+Fits = Callable[[object], bool]
 
 _UNIONS: Final = (Union, types.UnionType)
 _ALSO: Final[Mapping[type, tuple[type, ...]]] = {float: (float, int), complex: (complex, float, int)}
@@ -51,6 +51,7 @@ class TypeMatcher:
         def later(value: object) -> bool:
             return self._made[key][1](value)
 
+        # Before it is made: a hint may contain itself, as a tree does, and then finds this.
         self._made[key] = hint, later
         made = self._make(hint)
         self._made[key] = hint, made

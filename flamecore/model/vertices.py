@@ -88,6 +88,8 @@ class Drawing(Protocol):
     def chain(self, *vertices: Vertex) -> Vertex: ...
 
 
+# A plain record, not an operator: pictures, checks and the reference interpreter read it, too, and
+# it is the same in every process.
 @dataclass(eq=False, slots=True)
 class Vertex:
     """One operation of a graph. `name` is unique in the graph.
@@ -149,9 +151,19 @@ class Vertex:
         """Return the type of its initial states, if none is declared; `object`: unknown."""
         return object
 
+    def shown(self, payload: object) -> object:
+        """Return the part of a payload that errors show.
+
+        A function that stands for a user's, and takes more than this, has an attribute `shown` that returns it.
+        """
+        for name in self.functions:
+            if (shown := getattr(getattr(self, name), "shown", None)) is not None:
+                return shown(payload)
+        return payload
+
     @property
     def types(self) -> tuple[Any, ...]:
-        """Return types of its states and outputs that the hints of its functions do not name."""
+        """Return types of states and outputs that no hint of its functions names."""
         return ()
 
     @property
@@ -187,6 +199,7 @@ class Vertex:
         Returns:
             The vertex by which items enter the drawing, and the one by which they leave it.
         """
+        # A copy: a vertex is in one graph only, which sets its index.
         alone = graph.add(copy.copy(self))
         return alone, alone
 
@@ -203,7 +216,7 @@ class Source(Vertex):
     type: Any = object
 
 
-MapShape = Literal["many", "one", "filter", "inspect", "inspect_meta"]
+MapShape = Literal["many", "one", "timed", "filter", "inspect", "inspect_meta"]
 
 
 @dataclass(eq=False, slots=True, repr=False)
@@ -211,8 +224,8 @@ class Map(Vertex):
     """A function from one payload to many; the i-th output appends child id i.
 
     `shape` is the kind of result of `function`: "many" an iterable of outputs, "one" the only output, "filter" whether
-    to pass on the payload itself, "inspect" nothing (the payload is passed on). With "inspect_meta" it takes the meta
-    as well, and returns nothing.
+    to pass on the payload itself, "inspect" nothing (the payload is passed on). With "timed" it takes the global time
+    as well, and returns the only output; with "inspect_meta" it takes the meta as well, and returns nothing.
     """
 
     kind: ClassVar[str] = "map"
@@ -227,8 +240,8 @@ class Map(Vertex):
 class Placing(Map):
     """A vertex that deals records to workers by a key of theirs; it passes them on.
 
-    What is made of a record stays on its worker up to the next route. If that says the places of its keys
-    (`ByKey.place`), it leads nowhere else: each of them must be the place of the record
+    Items made of a record stay on its worker up to the next route. If that route gives the places of its keys
+    (`ByKey.place`), they stay there, too: each of these places must be the place of the record
     (`flamecore.model.graph.Graph.placing_of`).
     """
 
@@ -378,7 +391,7 @@ def label_key(item: Labelled) -> bytes:
 
 @dataclass(eq=False, slots=True, repr=False)
 class WithLabel(Vertex):
-    """A vertex that pairs each item with the label it comes of, a `Labelled`.
+    """A vertex that pairs each item with the label it derives from, a `Labelled`.
 
     Attributes:
         label: Name of the label.
@@ -397,24 +410,38 @@ class WithLabel(Vertex):
         return (Labelled,)
 
     def no_label(self) -> str:
-        """Return why an item fails that comes of no labelled one."""
-        return f"it comes of no item with the label {self.label!r}: leave such items out before, or label them, too"
+        """Return why an item fails that derives from no labelled one."""
+        return (
+            f"it is derived from no item with the label {self.label!r}: leave such items out before, or label them, too"
+        )
 
 
 @dataclass(eq=False, slots=True, repr=False)
 class Sink(Vertex):
-    """The exit of items, through the barrier; `type` is that of payloads, if known."""
+    """The exit of items, through the barrier.
+
+    Attributes:
+        type: The type of payloads, if known.
+        retracts: Whether payloads may take earlier ones back, which the sink's driver has to allow.
+    """
 
     kind: ClassVar[str] = "sink"
 
     type: Any = object
+    retracts: bool = field(default=False, kw_only=True)
 
 
 def complement(predicate: Callable[[Any], object]) -> Callable[[object], bool]:
-    """Return the negation of a predicate, marked with the predicate."""
+    """Return the negation of a predicate, marked with the predicate.
+
+    An item that the predicate fails on does not pass: the filter by the predicate reports it.
+    """
 
     def holds(payload: object) -> bool:
-        return not predicate(payload)
+        try:
+            return not predicate(payload)
+        except Exception:  # noqa: BLE001 - reported once
+            return False
 
     holds.complement_of = predicate  # type: ignore[attr-defined]  # a function takes any attribute
     return holds
@@ -477,7 +504,7 @@ def check_settings(vertex: Vertex, *, barrier: bool) -> None:
                         vertex=vertex.name,
                     )
         if not barrier:
-            why = "repairs its output, and the barrier, which takes back what was wrong, is off"
+            why = "repairs its output, and the barrier, which retracts wrong outputs, is off"
             if vertex.ordered:
                 why = "waits for the minimum time, and the barrier, which does so, too, is off"
             raise GraphError(

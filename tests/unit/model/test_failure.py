@@ -14,7 +14,7 @@ import flamecore as fc
 from flamecore.abc.sink import Guarantee, Sink
 from flamecore.abc.source import Batch, EdgeContext, Reader, Rejected, Source, SourceCapabilities
 from flamecore.errors import JobError, OperationError, RunawayLoopError, SourceError
-from flamecore.model.failure import TRACE_CHARACTERS, Failure, describe, shorten_repr
+from flamecore.model.failure import TRACE_CHARACTERS, Cause, Failure, describe, shorten_repr
 from flamecore.model.meta import GlobalTime
 from flamecore.runtime.config import plugins as registry
 from flamecore.testing.flows.reference import Failed, interpret
@@ -304,8 +304,8 @@ def test_reprs_and_errors_are_shortened() -> None:
 
 
 def test_a_dead_letter_describes_the_failure() -> None:
-    known = {"original": b"raw", "trace": "Traceback"}
-    failure = Failure("lines", None, "'raw'", None, "bad", position="line 3", at=GlobalTime(3, 1), **known)  # type: ignore[arg-type]
+    cause = Cause("bad", trace="Traceback")
+    failure = Failure("lines", None, "'raw'", None, cause, position="line 3", at=GlobalTime(3, 1), original=b"raw")
     assert failure.letter() == {
         "source": "lines",
         "vertex": None,
@@ -426,7 +426,7 @@ def test_a_long_traceback_keeps_its_end() -> None:
 
 
 def test_an_original_that_is_no_text_is_kept_as_base64() -> None:
-    letter = Failure("lines", None, "", None, "no", original=b"\xff\x00").letter()
+    letter = Failure("lines", None, "", None, Cause("no"), original=b"\xff\x00").letter()
     assert (letter["original"], letter["original_base64"]) == (None, "/wA=")
 
 

@@ -95,7 +95,9 @@ def test_a_gathering_that_its_label_does_not_lead_to_is_refused() -> None:
     flow = fc.Flow("flow")
     stream = numbers(flow)
     stream.label("line").sink("labelled")
-    with pytest.raises(GraphError, match=r"gather after 'map:abs': nothing there comes of an item with the label"):
+    with pytest.raises(
+        GraphError, match=r"gather after 'map:abs': no item there is derived from an item with the label"
+    ):
         stream.map(abs).gather("line")
     with pytest.raises(GraphError, match=r"key_by after 'map:abs-2'"):
         stream.map(abs).key_by(abs, label="line")

@@ -21,6 +21,7 @@ from flamecore.model.meta import (
     decode_time,
     encode_child,
     encode_time,
+    orders_of,
 )
 
 TIMES = st.integers(MIN_TIME, MAX_TIME)
@@ -98,6 +99,16 @@ def test_times_outside_of_64_bits_are_refused(time: int) -> None:
         encode_time(time)
     with pytest.raises(OverflowError):
         GlobalTime(time, 1).encode()
+
+
+@given(TIMES, st.integers(0, 1100), st.binary(max_size=6))
+def test_orders_of_consecutive_times_are_those_of_each_time(first: int, records: int, suffix: bytes) -> None:
+    times = range(first, first + records)
+    if records and times[-1] > MAX_TIME:
+        with pytest.raises(OverflowError):
+            orders_of(first, records, suffix)
+    else:
+        assert orders_of(first, records, suffix) == [encode_time(time) + suffix for time in times]
 
 
 def test_fronts_outside_of_32_bits_are_refused() -> None:

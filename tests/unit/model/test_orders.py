@@ -15,8 +15,10 @@ from flamecore.model.batch import (
     DerivedOrders,
     Lines,
     Orders,
+    ascending,
     children,
     extended,
+    extremes,
     interleaved,
     joined,
     materialise,
@@ -231,6 +233,21 @@ def test_runs_are_not_merged_where_what_comes_of_two_orders_may_stand_mixed() ->
     for unlike in ([later], DerivedOrders([later], None), DerivedOrders([later], [1], 1), extended(other, CODE)):
         assert interleaved([(apart, "abc"), (unlike, "d")]) is None
     assert interleaved([(apart, "abc"), (other, "d")]) == ([*apart, *other], [*"abcd"])
+
+
+# -- columns of numbers ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 2, 15, 16, 17, 40])
+def test_the_extremes_of_numbers_in_any_order(count: int) -> None:
+    values = [number // 2 for number in range(count)]
+    assert ascending(values)
+    assert extremes(values) == (values[0], values[-1])
+    for place in range(count):
+        other = [*values]
+        other[place] = -1 if place else 99
+        assert ascending(other) == (sorted(other) == other)
+        assert extremes(other) == (min(other), max(other))
 
 
 # -- merging by stretches ----------------------------------------------------------------------------------------------

@@ -61,12 +61,17 @@ class Agenda:
 
     def put(self, step: Step, order: bytes, trace: int, alive: bool, payload: object) -> None:
         """Queue an item for a step."""
+        # The arrival number decides within one order: an item goes before its tombstone, and steps
+        # and payloads, which cannot be compared, never are.
         heappush(self._waiting, (order, next(self._arrivals), step, trace, alive, payload))
 
     def enter(self, step: Step, order: bytes, trace: int, alive: bool, payload: object) -> None:
         """Run a step on an item from outside, and all that derives from it, or queue it."""
         if self._at_work:
             return self.put(step, order, trace, alive, payload)
+        # On several workers an earlier item may still come from another one, so this one waits for
+        # the minimum time. On a single worker it is the next one as soon as nothing else is at
+        # work.
         if self.segment is not None:
             return heappush(self._waiting, (order, next(self._arrivals), step, trace, alive, payload))
         self._at_work = True
@@ -83,6 +88,8 @@ class Agenda:
         pass_step, pass_run = way
 
         def step(order: bytes, trace: int, alive: bool, payload: object) -> None:
+            # At work: the caller may emit more, and something that waits may come before this item.
+            # Otherwise nothing waits, and the way is as short as without an agenda.
             if self.segment is not None or self._at_work:
                 self.put(pass_step, order, trace, alive, payload)
             else:
@@ -113,8 +120,13 @@ class Agenda:
 
     def _work(self, known: bytes | None = None) -> None:
         waiting = self._waiting
+        # The steps are limited so that a worker hears messages and keeps its deadlines: a function
+        # of 10 ms on all that was known to be next kept it busy for half a minute, and it was
+        # declared dead.
         while waiting and (known is None or waiting[0][0] < known) and self._steps_left > 0:
             entry = heappop(waiting)
+            # Two entries of one order are a recomputed item, or an item with its tombstone. They
+            # are rare, so only they pay for the search for cancelled ones.
             if waiting and waiting[0][0] == entry[0]:
                 for order, _, step, trace, alive, payload in self._without_cancelled(entry):
                     self._take(step, order, trace, alive, payload)
@@ -133,6 +145,8 @@ class Agenda:
         while waiting and waiting[0][0] == entry[0]:
             entry = heappop(waiting)
             _, _, step, trace, alive, _ = entry
+            # One waiting entry is cancelled, not the identity: after a tombstone a new item may
+            # have the identity of its victim, and it must stay.
             victim = None if alive else next((one for one in left if one[2:5] == (step, trace, True)), None)
             if victim is None:
                 left.append(entry)
@@ -231,9 +245,13 @@ class NumberedAgenda(Agenda):
         emitted, inside, left = self.emitted, self.inside, self._steps_left
         while emitted or inside:
             if emitted:
+                # A stack returns the last one first, so the first output, which is the least, has
+                # to be pushed last.
                 emitted.reverse()
                 inside += emitted
                 emitted.clear()
+            # Only now: `lowest` looks at `inside` alone, and a turn that it missed could be passed
+            # by the minimum time.
             if left <= 0:
                 break
             left -= 1

@@ -26,6 +26,9 @@ Held = tuple[Orders, int, Sequence[Any]]
 _ORDER: Final = itemgetter(0)
 
 
+# Not one sorted list, nor a heap of items: both look at every item, and nearly all come in order.
+# Runs in order are released from the front of a queue, and only the one that the minimum time cuts
+# is looked into.
 class Barrier(OutputBuffer):
     """The output buffer of one sink on one worker: hold, cancel, release.
 
@@ -63,6 +66,7 @@ class Barrier(OutputBuffer):
         """Buffer several live items of one trace, in ascending order."""
         if orders[0] <= self._latest:
             self._crossed = True
+        # The last order, not the last run's: a long run may reach beyond one that came after it.
         self._latest = max(self._latest, orders[-1])
         self._runs.append((orders, trace, payloads))
 
@@ -95,6 +99,8 @@ class Barrier(OutputBuffer):
         Raises:
             NoInvalideeError: The victim is not here.
         """
+        # Only a tombstone, and a twin, need to find one item. Until one comes, runs stay what they
+        # are.
         self._buffer_all()
         held = self._buffered.get(order)
         if held is not None and held[0] == trace:
@@ -144,6 +150,8 @@ class Barrier(OutputBuffer):
             batch = self._sorted(limit)
         else:
             batch = self._merged(limit) if self._crossed else self._in_order(limit)
+        # Checked on every release, at the cost of one comparison: an output that comes too late
+        # cannot be put in its place any more, and a wrong sequence must not leave.
         if batch[0] and batch[0][0] < previous:
             order, payload = batch[0][0], batch[1][0]
             raise OrderViolationError(

@@ -19,6 +19,8 @@ import xxhash
 
 from flamecore.abc.operator import Fail, Operator, OutputBuffer, Run, Site, StatefulOperator, Step, Way, each
 from flamecore.errors import GraphError
+from flamecore.model.batch import Orders
+from flamecore.model.failure import FlowMistake
 from flamecore.model.graph import Graph
 from flamecore.model.meta import CHILD, encode_child
 from flamecore.model.plan import Plan
@@ -32,7 +34,7 @@ from flamecore.runtime.operators.marks import MarkingOperator, MarkWays
 from flamecore.runtime.operators.ordered import OrderedIntake, OrderedOperator
 from flamecore.runtime.operators.rebalance import LoadShares
 from flamecore.runtime.operators.reorder import ReorderBuffer
-from flamecore.runtime.operators.strict import early_orders, strict_vertex
+from flamecore.runtime.operators.strict import NOT_ENCODED, Encodes, early_orders, strict_vertex, unencodable
 from flamecore.runtime.operators.table import OPERATORS, Operators, row_of
 
 _FRAMES: Final = 500
@@ -149,7 +151,9 @@ class Compiler:
         outboxes: Outboxes,
         fail_at: Callable[[Vertex], Fail],
         operators: Operators = OPERATORS,
+        encodes: Encodes = NOT_ENCODED,
     ) -> None:
+        self.encodes = encodes
         self.plan, self.worker, self.outboxes = plan, worker, outboxes
         self.operators = operators
         self.compiled = Compiled()
@@ -157,9 +161,7 @@ class Compiler:
         own = all(operators.get(kind) is OPERATORS.get(kind) for kind in kinds)
         self.cycles = CycleCompiler(plan, worker, fail_at, numbers=own)
         self.compiled.waiting += self.cycles.waiting
-        self.fail_at = self.cycles.fail_of
-        self.checks = plan.settings.check_types or plan.settings.check_mutation
-        self.strict = cache(partial(strict_vertex, plan=plan))
+        self.strict = cache(partial(strict_vertex, plan=plan, encodes=encodes))
         self.marks = MarkWays(plan, worker, outboxes)
         self.inputs: dict[Vertex, Way] = {}
         self.records: dict[Vertex, RecordPlaces] = {}
@@ -171,8 +173,31 @@ class Compiler:
         (only,) = self.plan.graph.successors(vertex)
         return self.way(vertex, only)
 
+    def records_way(self, source: Vertex) -> Way:
+        """Return the way of the records of a source.
+
+        If they have to be encoded, the first is tried.
+        """
+        way = self.successor(source)
+        if (encode := self.encodes.of_payloads(self.plan.graph, source)) is None:
+            return way
+        (only,) = self.plan.graph.successors(source)
+        fail, run_on, unseen = self.cycles.fail_of(only), way.run, [True]
+
+        def run(orders: Orders, trace: int, payloads: Sequence[object]) -> None:
+            if unseen and payloads:
+                unseen.clear()
+                if wrong := unencodable(encode, payloads[0]):
+                    fail(orders[0], trace, True, payloads[0], FlowMistake(f"its record {wrong}"))
+                    orders, payloads = orders[1:], payloads[1:]
+            run_on(orders, trace, payloads)
+
+        return Way(way.step, run)
+
     def way(self, start: Vertex, end: Vertex) -> Way:
         """Return the step and the run of an edge."""
+        # By the cycles first: an edge on a cycle or into one leads to an agenda, not straight to
+        # the next step.
         return self.cycles.edge(start, end, self.input_of)
 
     def input_of(self, vertex: Vertex) -> Way:
@@ -191,11 +216,13 @@ class Compiler:
         if kind not in self.operators:
             raise TypeError(f"{vertex!r} has no operator")
         graph, plan = self.plan.graph, self.plan
+        # The operator is made behind its successors: it calls their steps, so that an item runs
+        # through a chain without a queue or a look-up.
         ident, ends, early = self.idents.of(vertex), graph.successors(vertex), self.compiled.early
         ways = tuple([self.way(vertex, end) for end in ends])
         site = Site(
             ident,
-            self.fail_at(vertex),
+            self.cycles.fail_of(vertex),
             ways,
             apart=self.parts(ends),
             snapshots=plan.snapshots,
@@ -203,8 +230,8 @@ class Compiler:
             strict=self.strict(vertex) if early else None,
             early=early,
         )
-        operator = self.operators[kind](self.strict(vertex) if self.checks else vertex, site)
-        if isinstance(operator, BroadcastOperator) and not self.checks:
+        operator = self.operators[kind](self.strict(vertex) if plan.settings.checks else vertex, site)
+        if isinstance(operator, BroadcastOperator) and not plan.settings.checks:
             self.choose(operator, ends)
         if isinstance(operator, PlacingOperator):
             operator.records = self.records_of(vertex)
@@ -241,7 +268,7 @@ class Compiler:
         """Return the way into an operator by its route; register it for arrivals."""
         way = Way(operator.step, operator.run or each(operator.step))
         alone = len(self.outboxes) == 1
-        strict = self.strict(vertex) if self.checks else vertex
+        strict = self.strict(vertex) if self.plan.settings.checks else vertex
         if isinstance(operator, OrderedOperator):
             intake = OrderedIntake(vertex.name, operator, self.plan.segments.of[vertex.index])
             self.compiled.waiting.append(intake)
@@ -251,7 +278,11 @@ class Compiler:
                 intake.wait_for_journal()
                 self.compiled.timers.append(intake)
             way = Way(intake.step, intake.run)
+        # On one worker items come in order, and in a cycle the agenda sees to that. Anywhere else
+        # they wait until nothing can come before them.
         elif isinstance(operator, StatefulOperator) and not (alone or vertex in self.cycles):
+            # Without a barrier an output leaves at once: what went in early could not be taken
+            # back.
             advance = self.plan.settings.advance and self.plan.settings.barrier
             segment = self.plan.segments.of[vertex.index]
             buffer = ReorderBuffer(vertex.name, operator, segment, advance=advance)
@@ -271,7 +302,7 @@ class Compiler:
             worker=self.worker,
             owners=self.plan.owners_of(vertex),
             outboxes=self.outboxes,
-            fail=self.fail_at(vertex),
+            fail=self.cycles.fail_of(vertex),
             shares=self.shares_for(vertex),
             stays=not alone and vertex in self.plan.homes,
             records=None if (placing := self.plan.graph.placing_of(vertex)) is None else self.records_of(placing),
@@ -309,6 +340,7 @@ def compile_worker(
     outboxes: Outboxes,
     fail_at: Callable[[Vertex], Fail],
     operators: Operators = MappingProxyType({}),
+    encodes: Encodes = NOT_ENCODED,
 ) -> Compiled:
     """Compile the graph for one worker.
 
@@ -319,8 +351,9 @@ def compile_worker(
         outboxes: Outbox of each worker, which steps fill.
         fail_at: Function that returns the failure handler of a vertex.
         operators: Operators of plugins, besides the engine's.
+        encodes: Functions that encode values which snapshots store, and which go to other processes.
     """
-    compiler = Compiler(plan, worker, random, outboxes, fail_at, {**OPERATORS, **operators})
+    compiler = Compiler(plan, worker, random, outboxes, fail_at, {**OPERATORS, **operators}, encodes)
     # Each step calls the next, and making an operator makes its successors first: long chains need deep stacks.
     frames = _FRAMES + plan.graph.longest_way(lambda vertex: _FRAMES_OF_STATE if vertex.stateful else _FRAMES_OF_MAP)
     if frames > _FRAMES_MOST:
@@ -336,11 +369,12 @@ def compile_worker(
         if not isinstance(vertex, Source):
             compiler.input_of(vertex)
     for source in plan.graph.sources:
-        way, behind = compiler.successor(source), None
+        way, behind = compiler.records_way(source), None
         if prefix := plan.graph.prefix_of(source):
             behind = reduce(xor, map(compiler.idents.of, prefix)), compiler.successor(prefix[-1]).run
         markings = compiler.marks.markings.get(source.name, ())
         compiler.compiled.entrances[source.name] = Entrance(*way, behind, markings)
     compiler.compiled.arrivals.update(compiler.marks.arrivals())
+    # Upstream first: what a buffer lets in may reach the next one within the same flush.
     compiler.compiled.waiting.sort(key=lambda one: one.segment or 0)  # buffers upstream have lower segments
     return compiler.compiled

@@ -79,9 +79,9 @@ class KeyedAgenda:
         """Return the error of an item with another key."""
         where = "comes back" if vertex == self.name else f"comes to {vertex!r}"
         return LoopKeyError(
-            f"in the loop by key {self.name!r} an item {where} with key {shorten_repr(key)}, and what it came of has "
+            f"in the loop by key {self.name!r} an item {where} with key {shorten_repr(key)}, but its origin has "
             f"entered with key {shorten_repr(self.key)}",
-            hint="Keep the key of all that goes round; or draw the cycle before key_by, where items may change it.",
+            hint="Keep the key of all items in the loop; or draw the cycle before key_by, where items may change it.",
             vertex=vertex,
             loop=self.name,
             record=payload,
@@ -123,6 +123,8 @@ class LoopHead:
         Its trace is rotated by one bit: the rounds of a trace must not commute, or two recomputations that visited the
         same workers in another sequence would have one identity.
         """
+        # The head's own bound, since orders grow with the rounds here. In bytes, not in rounds:
+        # nothing else of an item says how often it has gone round.
         if len(order) > self._most_bytes + GLOBAL_TIME_BYTES:
             counted = f"its order has grown by {self._most_bytes:,} bytes, the most that job.max_rounds allows"
             return self._fail(order, trace, alive, payload, self._endless(counted, payload))

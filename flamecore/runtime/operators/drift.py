@@ -15,7 +15,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
 from flamecore.abc.operator import Site, StatefulOperator, Step
 from flamecore.errors import ConsistencyError, DuplicateItemError, NoInvalideeError
@@ -25,6 +25,7 @@ from flamecore.model.hashing import check_key
 from flamecore.model.meta import CHILD, child_codes
 from flamecore.runtime.operators.keyed_state import ABSENT, LabelledState, LayeredState
 
+# The codes of usual outputs are made once: the order of an output is then one concatenation.
 _WAY_OUT: Final = CHILD[0] + CHILD[0]
 _OUTPUTS: Final = tuple([child + _WAY_OUT for child in CHILD[1:]])
 _FIRST_OUTPUT: Final = _OUTPUTS[0]
@@ -32,16 +33,16 @@ _FIRST_OUTPUT: Final = _OUTPUTS[0]
 _ORDER: Final = itemgetter(0)
 _IDENTITY: Final = itemgetter(0, 1)
 
-Item = tuple[bytes, int, Any]
+Item = tuple[bytes, int, object]
 """(order, trace, payload)."""
 
-Entry = tuple[bytes, int, Any, Any]
+Entry = tuple[bytes, int, object, object]
 """(order, trace, payload, the state before it)."""
 
-Result = tuple[bytes, int, Any, list[Any], Exception | None]
+Result = tuple[bytes, int, object, list[object], Exception | None]
 """(order, trace, payload, outputs, failure): the result of an entry."""
 
-Work = Callable[[Orders, int, Sequence[Any]], int]
+Work = Callable[[Orders, int, Sequence[object]], int]
 """Processes a run in order, up to an item that a user function fails on; returns the number of items processed."""
 
 
@@ -50,15 +51,18 @@ class InOrder(NamedTuple):
 
     orders: Orders
     trace: int
-    payloads: Sequence[Any]
-    keys: Sequence[Any]
-    states: Sequence[Any]
+    payloads: Sequence[object]
+    keys: Sequence[object]
+    states: Sequence[object]
 
 
-OpenNote = tuple[int, list[bytes], list[Any], list[Any], list[Any]]
+OpenNote = tuple[int, list[bytes], list[object], list[object], list[object]]
 """(trace, orders, payloads, keys, states) of a growing `InOrder`."""
 
 
+# The cycle as drawn would group, combine, copy and feed back each item, with an order for each of
+# these steps. Here an item in order is one look into a dictionary. The drawn cycle stays the
+# meaning of it: property tests run both.
 class DriftOperator(StatefulOperator):
     """The operator of a drifting state: states by key, and their history for repair.
 
@@ -104,6 +108,9 @@ class DriftOperator(StatefulOperator):
         strict_accumulate = self._strict_accumulate
 
         def step(order: bytes, trace: int, alive: bool, payload: object) -> None:
+            # The latest order of all keys, not of this one: it takes one comparison and no look-up.
+            # An item that is late only for other keys finds nothing behind it in its own history,
+            # so its repair is an insertion.
             if not (alive and order > self._latest):
                 return self._repair((order,), trace, alive, (payload,))
             states = layered.top
@@ -119,6 +126,8 @@ class DriftOperator(StatefulOperator):
                 else:
                     after = (strict_accumulate if strict else accumulate)(state, payload)
                     outputs = [(key, after)]
+                # Stored last: a function that fails leaves the state as it was, and the repair
+                # calls it again from there.
                 states[key] = after
             except Exception:  # noqa: BLE001 - the repair reports failing items
                 return self._repair((order,), trace, alive, (payload,))
@@ -199,6 +208,8 @@ class DriftOperator(StatefulOperator):
                 orders, payloads = orders[: len(before)], payloads[: len(before)]
             self._note(orders, trace, payloads, keys, before)
             if keys:
+                # The pairs of keys and states stay two columns. They are made where a function or a
+                # sink looks at them: mostly the columns are encoded as they are.
                 self._emit_run(extended(orders, _FIRST_OUTPUT), trace ^ self._ident, Rows((keys, afters)))
             return len(before)
 
@@ -291,6 +302,8 @@ class DriftOperator(StatefulOperator):
         changes: dict[object, list[Item]] = {}
         for order, payload in zip(orders, payloads, strict=True):
             try:
+                # Checked before anything changes: a failing or unhashable key takes no part in the
+                # repair.
                 key = self._key_of(payload)
                 if key not in changes:
                     check_key(key)
@@ -313,12 +326,15 @@ class DriftOperator(StatefulOperator):
     def _repair_key(self, key: object, items: list[Item], alive: bool, gone: list[Result], come: list[Result]) -> None:
         """Change the history of one key; add retracted results to `gone`, new to `come`."""
         history = self.histories.setdefault(key, [])
+        # The items are in ascending order, so nothing before the first of them changes.
         place = bisect_left(history, items[0][:2])
         old = history[place:]
         state = old[0][3] if old else self.states.get(key)
         again = self._changed([entry[:3] for entry in old], items, alive)
         self.worked += len(items) if alive else 0
         self.repeated += len(old) + (len(again) - len(items) if alive else len(again))
+        # Outputs are not kept for this: functions are deterministic, so what has to be taken back
+        # is computed again. To keep them would cost every item memory, and few are late.
         for order, trace, payload, before in old:
             _, outputs, failure = _run(self._advance_at(order), before, payload)
             gone.append((order, trace, payload, outputs, failure))
@@ -346,6 +362,8 @@ class DriftOperator(StatefulOperator):
             if not alive and item[:2] not in identities:
                 self._refuse(NoInvalideeError, "the item that a tombstone cancels is not there", item)
         if alive:
+            # By order and trace: two versions of one item, by two workers, may be there until the
+            # tombstone of one comes.
             return sorted(entries + items, key=_IDENTITY) if entries else items
         victims = {item[:2] for item in items}
         return [entry for entry in entries if entry[:2] not in victims]
@@ -403,6 +421,7 @@ class DriftOperator(StatefulOperator):
         """
         self._forget(before)
         since: dict[object, object] = {}  # for each key, the state before its first entry at or after `before`
+        # Backwards, so that of several entries of a key the earliest is written last, and stays.
         for note in reversed(self._notes):
             keys, states = note.keys, note.states
             if note.orders[0] < before:

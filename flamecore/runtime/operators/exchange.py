@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from itertools import compress
 from operator import not_
-from typing import Any, Final
+from typing import Final
 
 from flamecore.abc.operator import Fail, Operator, Run, Site, Step, Way, each
 from flamecore.errors import PlaceError
@@ -64,12 +64,17 @@ class Outbox:
             return pieces
         groups: list[list[Piece]] = []
         for piece in pieces:
+            # Joined only if nothing is between them: a channel never changes the sequence of its
+            # items, or a tombstone could pass its victim.
             if groups and groups[-1][-1][:3] == piece[:3] and groups[-1][-1][3][-1] < piece[3][0]:
                 groups[-1].append(piece)
             else:
                 groups.append([piece])
         return [
-            (*group[0][:3], joined([one[3] for one in group]), concat([one[4] for one in group])) for group in groups
+            # The parts of runs are put together here, where they are sent, and not run by run: what
+            # follows straight is one run for the receiver.
+            (*group[0][:3], joined([one[3] for one in group]), concat([one[4] for one in group]))
+            for group in groups
         ]
 
 
@@ -77,7 +82,7 @@ Outboxes = Sequence[Outbox]
 """The outbox of each worker."""
 
 
-Place = Callable[[bytes, Any], int]
+Place = Callable[[bytes, object], int]
 """(order, payload) → the worker that processes the item."""
 
 
@@ -160,6 +165,7 @@ def place_finder(route: Route, owners: Sequence[int], workers: int) -> Place:
     key_of = route.placed
     places: dict[object, int] = {}
 
+    # Most keys repeat, and to look one up costs less than its hash.
     def place(order: bytes, payload: object) -> int:
         key = key_of(payload)
         owner = places.get(key)
@@ -260,6 +266,8 @@ class _PlaceCache:
                 (name, place) for name, place in fresh.items() if type(name) is not str or len(name) <= _LONGEST_TEXT
             )
             if len(places) >= _PLACES_KEPT:
+                # If less than half of the look-ups found something, keys do not repeat themselves,
+                # and looking costs more than hashing them by columns.
                 self.helps = self._asked > 2 * len(places)
                 self._asked = 0
                 places.clear()
@@ -279,13 +287,13 @@ class _PartingByKey(_Parting):
     """
 
     def __init__(
-        self, key: Callable[[Any], Any], owners: Sequence[int], place: Place, fail: Fail, workers: int
+        self, key: Callable[[object], object], owners: Sequence[int], place: Place, fail: Fail, workers: int
     ) -> None:
         super().__init__(place, fail, workers)
         self._key, self._owners = key, owners
         self._texts, self._keys = _PlaceCache(), _PlaceCache()
 
-    def __call__(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> Sequence[Part]:
+    def __call__(self, orders: Orders, trace: int, payloads: Sequence[object]) -> Sequence[Part]:
         texts = self._texts.helps and type(payloads[0]) is str and set(map(type, payloads)) == {str}
         try:
             found = self._texts.find(payloads, self._places_of) if texts else self._find(payloads)
@@ -314,15 +322,15 @@ class _PartingByKey(_Parting):
     def _places_of(self, payloads: Sequence[object]) -> Sequence[int]:
         return self._owners_of(list(map(self._key, payloads)))
 
-    def _owners_of(self, keys: Sequence[Any]) -> Sequence[int]:
+    def _owners_of(self, keys: Sequence[object]) -> Sequence[int]:
         return list(map(self._owners.__getitem__, key_groups(keys)))
 
 
 class RecordPlaces:
-    """The places by which a worker has been dealt the records under way, for all that is made of them meanwhile.
+    """The places of the records under way on a worker, for all that is made of them.
 
-    Between the vertex that deals records and a route by place are only calls. So no place is kept longer than the run
-    of its record takes, and nothing is sent along.
+    The worker has been dealt the records by these places. Only calls are between the vertex that deals records and a
+    route by place. So no place is kept longer than the run of its record takes, and no place is sent along.
 
     Args:
         placing: Name of the vertex that deals the records.
@@ -340,7 +348,8 @@ class RecordPlaces:
         self._orders, self._places = orders, places
 
     def are(self, places: list[object], orders: Orders) -> bool:
-        """Return whether places are those of the records from which the orders are derived."""
+        """Return whether `places` are those of the records that `orders` derive from."""
+        # The usual case, of a map with one output each: the columns are compared in one step of C.
         if type(orders) is DerivedOrders and orders.counts is None and orders.bases is self._orders:  # one of each
             return places == self._places
         at = 0
@@ -351,7 +360,9 @@ class RecordPlaces:
         return True
 
     def checked(self, vertex: Vertex, way: Way, fail: Fail) -> Way:
-        """Return the way of items into a vertex, without those whose key has another place than their record.
+        """Return the way into a vertex for items whose key has their record's place.
+
+        Items whose key has another place do not take it.
 
         Args:
             vertex: The vertex, with a route by place.
@@ -368,6 +379,8 @@ class RecordPlaces:
             try:
                 key = key_of(payload)
                 place = place_of(key)
+                # Orders of the records ascend, so the record of an item is the last one at or
+                # before it: what is derived from a record sorts behind it and before the next.
                 expected = self._places[bisect_right(self._orders, order) - 1]
                 if place == expected:
                     return True
@@ -418,7 +431,7 @@ class PlacingOperator(Operator):
         site: Its place on the worker.
 
     Attributes:
-        records: Where it notes the places of the records; the compiler connects it with the routes behind.
+        records: The list in which it notes the places of the records; the compiler connects it with the routes behind.
     """
 
     def __init__(self, vertex: Placing, site: Site) -> None:
@@ -460,6 +473,7 @@ def arrive(pieces: Sequence[Piece], steps: Mapping[int, Step], runs: Mapping[int
     """
     for index, trace, alive, orders, payloads in pieces:
         run = runs.get(index)
+        # Runs are of live items: a tombstone takes the step of its victim, whichever way that came.
         if run is not None and alive:
             run(orders, trace, payloads)
             continue

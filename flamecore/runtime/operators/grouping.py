@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from flamecore.abc.operator import CHANGES, GONE, Fail, Run, Site, StatefulOperator, Step, each
+from flamecore.abc.operator import CHANGES, GONE, Run, Site, StatefulOperator, Step, each
 from flamecore.model.hashing import check_key, key_group, key_groups
 from flamecore.model.meta import GLOBAL_TIME_BYTES
 from flamecore.model.vertices import ByHash, ByKey, Grouping
@@ -29,23 +29,24 @@ class GroupingOperator(StatefulOperator):
         self.buckets: dict[object, Bucket] = {}
         self.names = []
         self._snapshots = site.snapshots
-        self._notes_names = site.snapshots and vertex.keeps_state
         self._touched: list[Any] = []
         self._changes: list[dict[object, object]] = [{}]  # since the last cut, below the time of the next one
         self._limit = b""
-        self._least = 1 if site.snapshots or vertex.undo_partial else vertex.window
         self._names = BucketNames(vertex)
-        name_of = self._names.name_of
-        self.step = self._compile(name_of, site.ident, site.emit, site.fail)
-        self.run = self._compile_run(name_of, site.ident, site.emit_run, self.step)
+        # Shorter buckets have nothing to forget, and are not noted: so the minimum time makes the
+        # worker look at few buckets, however many keys there are.
+        least = 1 if site.snapshots or vertex.undo_partial else vertex.window  # entries of a bucket that is noted
+        names = self.names if site.snapshots and vertex.keeps_state else None
+        self.step = self._compile(site, least, names)
+        self.run = self._compile_run(site, least, names)
 
-    def _compile(self, name_of: Callable[[object], object], ident: int, emit: Step, fail: Fail) -> Step:
+    def _compile(self, site: Site, least: int, names: list[object] | None) -> Step:
         rules, buckets, touched = self.rules, self.buckets, self._touched
         by_record = rules.undo_partial
         custom, place_of = rules.custom, rules.place_of
         in_order = custom is None and not by_record
-        window, least = rules.window, self._least
-        names, notes_names = self.names, self._notes_names
+        window, name_of = rules.window, self._names.name_of
+        ident, emit, fail = site.ident, site.emit, site.fail
 
         def step(order: bytes, trace: int, alive: bool, payload: object) -> None:
             try:
@@ -60,13 +61,14 @@ class GroupingOperator(StatefulOperator):
                 return fail(order, trace, alive, payload, error)
             if bucket is None:
                 bucket = buckets[name] = Bucket()
-                if notes_names:
+                if names is not None:
                     names.append(name)
             entries = bucket.entries
             if not bucket.touched and len(entries) + 1 >= least:
                 bucket.touched = True
                 touched.append(name)
             self.worked += alive
+            # The usual case: no search, no tombstone, one window.
             if in_order and alive and (not entries or entries[-1][0] < order):
                 entries.append((order, trace, payload))
                 return emit(order, trace ^ ident, True, tuple([entry[2] for entry in entries[-window:]]))
@@ -80,14 +82,14 @@ class GroupingOperator(StatefulOperator):
 
         return step
 
-    def _compile_run(self, name_of: Callable[[object], object], ident: int, emit: Run, step: Step) -> Run:
+    def _compile_run(self, site: Site, least: int, names: list[object] | None) -> Run:
         """Return the run of items that come after all others of their bucket.
 
         Late items, and those that fail, take the step.
         """
         rules, buckets, touched = self.rules, self.buckets, self._touched
-        window, least = rules.window, self._least
-        names, notes_names = self.names, self._notes_names
+        window, name_of = rules.window, self._names.name_of
+        ident, emit, step = site.ident, site.emit_run, self.step
         if rules.custom is not None or rules.undo_partial:
             return each(step)
 
@@ -101,11 +103,12 @@ class GroupingOperator(StatefulOperator):
                     if bucket is None:
                         check_key(name)
                         bucket = buckets[name] = Bucket()
-                        if notes_names:
+                        if names is not None:
                             names.append(name)
                 except Exception:  # noqa: BLE001 - the step fails too, and reports it
                     bucket = None
                 if bucket is None or (bucket.entries and bucket.entries[-1][0] >= order):
+                    # What has been collected leaves first: outputs go in the order of their items.
                     if places:
                         self.worked += len(places)
                         emit(places, trace ^ ident, windows)
@@ -179,6 +182,8 @@ class GroupingOperator(StatefulOperator):
         """
         if self.rules.undo_partial or self.rules.window == 1:
             return self._forget(before)
+        # A copy, because shrinking leaves out buckets that have nothing more to forget, and these
+        # have changed, too.
         touched = self._touched.copy()
         self._shrink(before)
         if len(self._changes[-1]) >= CHANGES:
@@ -253,6 +258,8 @@ class BucketNames:
             number = hashed(payload)
             unequal = ranked.setdefault(number, [])
             for rank, other in enumerate(unequal):
+                # A rank stays with its payload, also when the bucket is empty: it is part of a
+                # stored name.
                 if other is not GONE and equal(other, payload):
                     return (number, rank)
             unequal.append(payload)
@@ -260,7 +267,7 @@ class BucketNames:
 
         return name_of
 
-    def restore(self, name: Any, payload: Any) -> None:
+    def restore(self, name: Any, payload: object) -> None:
         """Assign a bucket's name from a snapshot to the payload that it holds."""
         if not self.are_given:
             return

@@ -21,6 +21,8 @@ _LEAST, _MOST = 1024, 32_768
 """The last cut is merged below by an eighth at a time, but by at least and at most so many keys."""
 
 
+# Not a dictionary of changes beside one of states: each item would write twice. Nor a copy at the
+# cut: items would wait for it. Here the cut takes off the top layer as it is.
 class LayeredState:
     """States by key, in three layers.
 
@@ -74,7 +76,10 @@ class LayeredState:
             self.top.pop(key, None)
 
     def forget(self, before: bytes) -> None:
-        """Drop the states that nothing from an encoded time on needs: none, as any later item may have the key."""
+        """Drop the states that no item from an encoded time on needs.
+
+        There are none, since any later item may have the key.
+        """
 
     def cut(self, since: Mapping[object, object]) -> Mapping[object, object]:
         """Return the changes between the last cut and this one.
@@ -85,6 +90,7 @@ class LayeredState:
         Returns:
             The state of each changed key at that time. The mapping stays unchanged until the next cut.
         """
+        # What `trim` has not moved in time is moved now: there is one middle layer only.
         self._old.update(self._unmoved)
         cut, old, initial = self.top, self._old, self._initial
         self.top = {key: cut[key] for key in since if key in cut}
@@ -93,6 +99,8 @@ class LayeredState:
                 cut[key] = state
             else:  # its first item is later
                 cut.pop(key, None)
+        # The mapping that is returned becomes the middle layer, without a copy: nothing writes to
+        # it until the next cut, so it can be encoded while items go on above.
         self._cut, self._old = (cut, old) if old else ({}, cut)
         self._unmoved, self._moved = iter(self._cut.items()), 0
         return cut
@@ -100,6 +108,8 @@ class LayeredState:
     def trim(self) -> None:
         """Merge some of the last cut below, to save work at the next one."""
         if self._cut:
+            # In shares: moved at once, a large cut would hold up the items for as long as it takes.
+            # `islice` goes on in the iterator, so no entry is gone over twice.
             some = min(max(len(self._cut) // _SHARE, _LEAST), _MOST)
             self._old.update(islice(self._unmoved, some))
             self._moved += some

@@ -1,13 +1,12 @@
-"""The operators of labels: one marks the orders behind it, the other finds the mark.
+"""The operators of labels: one marks the orders behind it, one finds the mark.
 
-What comes of a labelled item has an order that begins with that of the labelled item, and so the label need not be
-carried.
+The order of an item derived from a labelled item begins with the order of the labelled item, and so the label need not
+be carried.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from flamecore.abc.operator import Operator, Site
 from flamecore.model.batch import Orders, extended
@@ -28,10 +27,10 @@ class LabelOperator(Operator):
         self._code, self._ident = label_code(vertex.number), site.ident
         self._emit, self._emit_run = site.emit, site.emit_run
 
-    def step(self, order: bytes, trace: int, alive: bool, payload: Any) -> None:
+    def step(self, order: bytes, trace: int, alive: bool, payload: object) -> None:
         self._emit(order + self._code, trace ^ self._ident, alive, payload)
 
-    def run(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
+    def run(self, orders: Orders, trace: int, payloads: Sequence[object]) -> None:
         self._emit_run(extended(orders, self._code), trace ^ self._ident, payloads)
 
 
@@ -47,14 +46,15 @@ class WithLabelOperator(Operator):
         self._vertex, self._code, self._ends = vertex, label_code(vertex.number), vertex.ends
         self._emit, self._emit_run, self._fail = site.emit, site.emit_run, site.fail
 
-    def step(self, order: bytes, trace: int, alive: bool, payload: Any) -> None:
+    def step(self, order: bytes, trace: int, alive: bool, payload: object) -> None:
         label = label_in(order, self._code)
         if not label:
             return self._fail(order, trace, alive, payload, FlowMistake(self._vertex.no_label()))
         return self._emit(order, trace, alive, Labelled(label, payload, self._ends))
 
-    def run(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
+    def run(self, orders: Orders, trace: int, payloads: Sequence[object]) -> None:
         code, ends = self._code, self._ends
+        # A search for bytes, not a decoded order: the code cannot be a part of any other child id.
         labels = [label_in(order, code) for order in orders]
         if all(labels):
             paired = [Labelled(label, payload, ends) for label, payload in zip(labels, payloads, strict=True)]

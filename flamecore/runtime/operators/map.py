@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from flamecore.abc.operator import Fail, Operator, Run, Site, Step
 from flamecore.model.batch import Orders, children, extended, selected
-from flamecore.model.meta import CHILD, Meta, child_codes, encode_child
+from flamecore.model.meta import CHILD, Meta, child_codes, decode_time, encode_child
 from flamecore.model.vertices import Broadcast, Map, Merge
 from flamecore.runtime.operators.strict import early_run
 
@@ -70,6 +70,7 @@ def map_step(
     shapes: Mapping[str, Callable[[Function, Function, Sequence[bytes], int, Step, Fail], Step]] = {
         "many": _many,
         "one": _one,
+        "timed": _timed,
         "filter": _filter,
         "inspect": _inspect,
         "inspect_meta": _inspect_meta,
@@ -96,6 +97,17 @@ def _one(function: Function, strict: Function, early: Sequence[bytes], ident: in
     def step(order: bytes, trace: int, alive: bool, payload: object) -> None:
         try:
             output = (strict if early and order < early[0] else function)(payload)
+        except Exception as error:  # noqa: BLE001 - as above
+            return fail(order, trace, alive, payload, error)
+        return emit(order + _ONLY, trace ^ ident, alive, output)
+
+    return step
+
+
+def _timed(function: Function, strict: Function, early: Sequence[bytes], ident: int, emit: Step, fail: Fail) -> Step:
+    def step(order: bytes, trace: int, alive: bool, payload: object) -> None:
+        try:
+            output = (strict if early and order < early[0] else function)(payload, decode_time(order))
         except Exception as error:  # noqa: BLE001 - as above
             return fail(order, trace, alive, payload, error)
         return emit(order + _ONLY, trace ^ ident, alive, output)
@@ -145,6 +157,7 @@ def map_run(vertex: Map, ident: int, emit: Run, fail: Fail) -> Run:
     shapes: Mapping[str, Callable[[Callable[..., object], int, Run, Fail], Run]] = {
         "many": _run_of_many,
         "one": _run_of_one,
+        "timed": _run_of_timed,
         "filter": _run_of_kept,
         "inspect": _run_of_seen,
         "inspect_meta": _run_of_seen_metas,
@@ -152,7 +165,7 @@ def map_run(vertex: Map, ident: int, emit: Run, fail: Fail) -> Run:
     return shapes[vertex.shape](vertex.function, ident, emit, fail)
 
 
-def _run_of_many(function: Callable[[Any], Any], ident: int, emit: Run, fail: Fail) -> Run:
+def _run_of_many(function: Callable[[object], Any], ident: int, emit: Run, fail: Fail) -> Run:
     def run(orders: Orders, trace: int, payloads: Sequence[object]) -> None:
         bases: list[bytes] = []
         counts: list[int] = []
@@ -186,12 +199,22 @@ def _run_of_one(function: Callable[[object], object], ident: int, emit: Run, fai
                 outputs.append(function(payload))
             except Exception as error:  # noqa: BLE001 - as above
                 failed.append(len(outputs) + len(failed))
+                # The place of the failed one counts those before it that failed, too: `outputs` has
+                # no entry for these.
                 fail(orders[failed[-1]], trace, True, payload, error)
         if failed:
             gone = set(failed)
             orders = selected(orders, [at not in gone for at in range(len(orders))])
         if outputs:
             emit(extended(orders, _ONLY), trace ^ ident, outputs)
+
+    return run
+
+
+def _run_of_timed(function: Callable[[object, int], object], ident: int, emit: Run, fail: Fail) -> Run:
+    def run(orders: Orders, trace: int, payloads: Sequence[object]) -> None:
+        times = map(decode_time, orders)
+        _run_of_one(lambda payload: function(payload, next(times)), ident, emit, fail)(orders, trace, payloads)
 
     return run
 
@@ -206,6 +229,7 @@ def _run_of_kept(function: Callable[[object], object], ident: int, emit: Run, fa
                 fail(orders[len(kept)], trace, True, payload, error)
                 kept.append(False)
         if not all(kept):
+            # Only now, by one mask: most runs keep everything, and derived orders stay derived.
             orders, payloads = selected(orders, kept), list(compress(payloads, kept))
         if payloads:
             emit(extended(orders, _ONLY), trace ^ ident, payloads)
@@ -290,6 +314,8 @@ def broadcast_run(successors: Sequence[Run]) -> Run:
     """Return a run that copies runs to every successor, one after the other."""
     ways = [(encode_child(number), emit) for number, emit in enumerate(successors)]
 
+    # Copy by copy, not item by item: the compiler gives this run only to broadcasts whose ways
+    # never meet again.
     def run(orders: Orders, trace: int, payloads: Sequence[object]) -> None:
         for child, emit in ways:
             emit(extended(orders, child), trace, payloads)

@@ -23,7 +23,7 @@ from operator import itemgetter
 from sys import maxsize
 from typing import Any, Final, Literal
 
-from flamecore.abc.operator import GONE, OnTimeRun, ProcessRun, Record, Site, StatefulOperator, Stretch, Work
+from flamecore.abc.operator import GONE, OnTimeRun, ProcessRun, Record, Site, StatefulOperator, Stretch, Turn, Work
 from flamecore.errors import JobError, NoInvalideeError, OrderViolationError
 from flamecore.model.batch import Orders, materialise
 from flamecore.model.failure import FlowMistake, describe, shorten_repr
@@ -48,11 +48,8 @@ from flamecore.runtime.operators.watermark import Watermark
 Log = tuple[Orders, Sequence[Any], Sequence[Record | None]]
 """(orders, keys, records before): what has been worked on, one after another."""
 
-Together = tuple[Orders, Sequence[Any], Sequence[Any], int, dict[Any, Record | None]]
+Together = tuple[Orders, Sequence[Any], Sequence[Any], int, dict[Any, Any]]
 """(orders, keys, payloads, watermark, records before, by key): what has been worked on in one call."""
-
-Turn = tuple[int, int]
-"""(time, tag) of timers for the watermark."""
 
 _NONE: Final[Record] = (None, (), None)
 
@@ -67,37 +64,39 @@ _SPARE, _SLACK = 256, 4
 """A heap is cleaned once so many times the entries that count are in it, and some more."""
 
 _SHORT: Final = 8
-"""Fewer items are worked on alone: a call for all of them costs no less."""
+"""Among fewer items one that has to be worked on alone is not looked for: all are."""
 
 _FIRST: Final = encode_child(0)
 
 _BY_KIND: Final = itemgetter(2, 0, 1)
-_RANK: Final = itemgetter(0)
 
 
 class OrderedOperator(StatefulOperator):
-    """The operator of all ordered operations: the records of the keys, and the work on them.
+    """The operator of all ordered operations: records of keys, and the work on them.
 
     Args:
         vertex: The ordered operation.
         site: Its place on the worker.
+        work: Its work; None: a new one of the vertex.
 
     Raises:
         JobError: The work cannot be opened.
     """
 
-    def __init__(self, vertex: Ordered, site: Site) -> None:
+    def __init__(self, vertex: Ordered, site: Site, work: Work | None = None) -> None:
         self.names = []
-        self.work: Work = vertex.work()
+        self.work: Work = vertex.work() if work is None else work
         self._vertex, self._name = vertex, vertex.name
         self._key_of = vertex.route.key  # type: ignore[union-attr]  # the vertex has checked it
         self._ident, self._emit_run, self._fail = site.ident, site.emit_run, site.fail
         self._snapshots = site.snapshots and not vertex.passing
         self._records: dict[Any, Record] = {}
+        self._find: Callable[[Any], Record | None] = self._records.get
+        self._whole = True  # whether every record is among these
         # (place, tie, key, timer) of every pending timer, and of some that are no longer
         self._timers: list[tuple[bytes, bytes, Any, Timer]] = []
         # The keys with a timer for the watermark, by its time and tag; these, and some that are no longer, as a heap
-        self._by_mark: dict[Turn, dict[Any, None]] = {}
+        self._by_mark: dict[Turn, dict[Any, Any]] = {}
         self._turns: list[Turn] = []
         self._held: dict[int, int] = {}  # how many keys hold the marks back, by hold
         self._holds: list[int] = []  # these as a heap, and some that are no longer
@@ -112,12 +111,14 @@ class OrderedOperator(StatefulOperator):
         self._outputs: list[Any] = []
         self._process_run: ProcessRun | None = None
         self._on_time_run: OnTimeRun | None = None
+        self._stored: Callable[[Record], Record] | None = None
         self._is_open = False
         self._call("open")
         self._is_open = True
         if not vertex.timers:
             self._process_run = getattr(self.work, "process_run", None)
             self._on_time_run = getattr(self.work, "on_time_run", None)
+            self._stored = getattr(self.work, "stored", None)
 
     def close(self) -> None:
         """Close the work; a second call does nothing.
@@ -135,7 +136,7 @@ class OrderedOperator(StatefulOperator):
         except Exception as error:
             raise JobError(
                 f"{self._vertex!r}: {method} of its {type(self.work).__qualname__} failed: {describe(error)}",
-                hint="It is no matter of one record, so the job ends. Mend the work, or what it needs.",
+                hint="The failure is not of one record, so the job ends. Correct the work, or its resources.",
             ) from error
 
     def begin(self) -> None:
@@ -153,6 +154,11 @@ class OrderedOperator(StatefulOperator):
             JobError: It fails.
         """
         self._call("end")
+
+    @property
+    def pending(self) -> int:
+        """Return the number of pending timers."""
+        return self._timer_count + sum(map(len, self._by_mark.values()))
 
     # -- work ------------------------------------------------------------------------------------------------------
 
@@ -172,7 +178,7 @@ class OrderedOperator(StatefulOperator):
         self.run((order,), trace, (payload,))
 
     def run(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
-        """Work on several items, in ascending order, and on the timers and marks before each.
+        """Work on items in ascending order, and on the timers and marks before each.
 
         Raises:
             OrderViolationError: One comes too late, or two have one order.
@@ -186,33 +192,42 @@ class OrderedOperator(StatefulOperator):
                 record=payloads[0],
             )
         self.worked += len(orders)
-        if self._process_run is None or len(orders) < _SHORT:
+        if not self._goes_together(len(orders)):
             self._run_each(orders, trace, payloads)
         else:
-            orders = materialise(orders)
-            start, count = 0, len(orders)
-            while start < count:
-                self._run_events(orders[start])
-                event = self.lowest
-                end = count if event is None or event > orders[-1] else bisect_right(orders, event, start)
-                self._run_stretch(self._process_run, orders[start:end], trace, payloads[start:end])
-                start = end
+            self._run_together(materialise(orders), trace, payloads)
         self._passed = orders[-1]
         self._emit()
 
-    def _run_stretch(self, process_run: ProcessRun, orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
+    def _run_together(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
+        """Work on several items, in one call where no timer and no mark is between them."""
+        start, count = 0, len(orders)
+        while start < count:
+            self._run_events(orders[start])
+            event = self.lowest
+            end = count if event is None or event > orders[-1] else bisect_right(orders, event, start)
+            self._run_stretch(orders[start:end], trace, payloads[start:end])
+            start = end
+
+    def _goes_together(self, count: int) -> bool:
+        """Return whether so many items are worked on in one call, if they can be."""
+        return self._process_run is not None and count >= self.work.least
+
+    def _run_stretch(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
         """Work on several items with neither a timer nor a mark between them."""
         found: Stretch | Sequence[int] = ()
-        if len(orders) >= _SHORT:
+        if self._goes_together(len(orders)):
+            assert self._process_run is not None
             try:
                 keys = [*map(self._key_of, payloads)]
-                found = process_run(keys, payloads, self.watermark.value, self._records)
+                found = self._process_run(keys, payloads, self.watermark.value, self._records)
                 if type(found) is Stretch:
                     for key in found.changed:
                         if key not in self._records:
                             check_key(key)
             except Exception:  # noqa: BLE001 - the one that fails is found if each goes alone
-                found = ()
+                self._run_halves(orders, trace, payloads)
+                return
         if type(found) is Stretch:
             self._note_together(orders, keys, payloads, found)
             self._records.update(found.kept)
@@ -221,19 +236,37 @@ class OrderedOperator(StatefulOperator):
                 codes = child_codes(found.each)
                 self._orders += [order + code for order in orders for code in codes]
                 self._outputs += found.outputs
-        elif not found or len(found) * _SHORT > len(orders):
-            self._run_each(orders, trace, payloads)
         else:
-            start = 0
-            for place in (*found, len(orders)):
-                if start < place:
-                    self._run_stretch(process_run, orders[start:place], trace, payloads[start:place])
-                self._run_each(orders[place : place + 1], trace, payloads[place : place + 1])
-                start = place + 1
+            self._run_around(found, orders, trace, payloads)
+
+    def _run_halves(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
+        """Work on several items of which one fails."""
+        if len(orders) < 2 * _SHORT:
+            self._run_each(orders, trace, payloads)
+            return
+        half = len(orders) // 2
+        self._run_stretch(orders[:half], trace, payloads[:half])
+        self._run_stretch(orders[half:], trace, payloads[half:])
+
+    def _run_around(self, alone: Any, orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
+        """Work on several items, some of them alone.
+
+        `alone` has the places of these; if it is empty, all items are worked on alone.
+        """
+        if not alone or len(alone) * _SHORT > len(orders):
+            self._run_each(orders, trace, payloads)
+            return
+        start = 0
+        for place in (*alone, len(orders)):
+            if start < place:
+                self._run_stretch(orders[start:place], trace, payloads[start:place])
+            self._run_each(orders[place : place + 1], trace, payloads[place : place + 1])
+            start = place + 1
 
     def _run_each(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
         """Work on items one after another, and on the timers and marks before each."""
-        key_of, records, process = self._key_of, self._records, self.work.process
+        key_of, find, process = self._key_of, self._find, self.work.process
+        records, whole = self._records, self._whole
         timers, marks, watermark = self._timers, self.watermark.marks, self.watermark
         worked: list[bytes] = []
         keys: list[Any] = []
@@ -247,7 +280,7 @@ class OrderedOperator(StatefulOperator):
                 places, outputs, value = self._orders, self._outputs, watermark.value
             try:
                 key = key_of(payload)
-                record = records.get(key)
+                record = find(key)
                 if record is None:
                     check_key(key)
                 now = _NEW(Now, (_NUMBER(order[:8], "big") - 2**63, value, value))
@@ -262,7 +295,11 @@ class OrderedOperator(StatefulOperator):
             except Exception as error:  # noqa: BLE001 - the failing item is the user's to see
                 self._fail(order, trace, True, payload, error)
                 continue
-            if new is not None and (stays or (new[1:] == _PLAIN and (record is None or record[1:] == _PLAIN))):
+            if (
+                whole
+                and new is not None
+                and (stays or (new[1:] == _PLAIN and (record is None or record[1:] == _PLAIN)))
+            ):
                 records[key] = new
             else:
                 self._keep(key, record, new)
@@ -307,7 +344,10 @@ class OrderedOperator(StatefulOperator):
         return record is not None and timer in record[1]
 
     def _run_events(self, limit: bytes, most: int = maxsize, stored: bytes | None = None) -> bool:
-        """Work on the timers and marks below an order, but at most so many; return whether more are left."""
+        """Work on at most `most` timers and marks below an order.
+
+        Return whether more are left.
+        """
         while (place := self.lowest) is not None and place < limit:
             if most <= 0 or (stored is not None and place >= stored and place == self.first_timer):
                 return True
@@ -323,7 +363,7 @@ class OrderedOperator(StatefulOperator):
         return False
 
     def _run_mark(self, mark: bytes, before: int) -> None:
-        """Work on the timers that the watermark has reached, and say what the operation's own marks are now."""
+        """Work on the timers that the watermark has reached; emit the operation's marks."""
         turns, value = self._turns, self.watermark.value
         while turns and turns[0][0] <= value:
             turn = heappop(turns)
@@ -336,17 +376,23 @@ class OrderedOperator(StatefulOperator):
             heappop(holds)
         self.watermark.say(mark, min(value, holds[0]) if holds else value)
 
-    def _run_turn(self, timer: Timer, keys: Iterable[Any], mark: bytes, before: int) -> None:
+    def _run_turn(self, timer: Timer, keys: dict[Any, Any], mark: bytes, before: int) -> None:
         """Work on a timer that a mark makes due for some keys."""
-        ranked = sorted([(rank_of(key), key) for key in keys], key=_RANK)
-        if tied := len({rank for rank, _ in ranked}) < len(ranked):
-            ranked.sort(key=lambda pair: (pair[0], tie_of(pair[1])))
-        prefix = mark + b"".join(map(encode_child, (self._vertex.index, timer.time + 2**63, timer.tag + 2**63)))
+        ranked, tied = [*keys], False
+        if len(ranked) > 1:
+            ranks = {key: rank_of(key) for key in ranked}
+            if tied := len({*ranks.values()}) < len(ranks):
+                ranked.sort(key=lambda key: (ranks[key], tie_of(key)))
+            else:
+                ranked.sort(key=ranks.__getitem__)
+        prefix = b""
         records, places, worked, old = self._records, list[bytes](), list[Any](), list[Record | None]()
-        for (rank, key), found in zip(
-            ranked, self._found([key for _, key in ranked], timer, mark, before), strict=True
-        ):
-            place = prefix + encode_child(rank)
+        for key, found in zip(ranked, self._found(ranked, timer, mark, before), strict=True):
+            if found is not None and not found[1]:
+                place = mark  # nothing has a place of its own
+            else:
+                prefix = prefix or self._prefix(mark, timer)
+                place = prefix + encode_child(rank_of(key))
             if found is None:
                 self._note(places, worked, old)
                 places, worked, old = [], [], []
@@ -371,10 +417,20 @@ class OrderedOperator(StatefulOperator):
                 self._add(place, outputs)
         self._note(places, worked, old)
 
+    def _prefix(self, mark: bytes, timer: Timer) -> bytes:
+        """Return the prefix of the places of a timer that a mark makes due.
+
+        The rank of the key follows it.
+        """
+        return mark + b"".join(map(encode_child, (self._vertex.index, timer.time + 2**63, timer.tag + 2**63)))
+
     def _found(
         self, keys: Sequence[Any], timer: Timer, mark: bytes, before: int
     ) -> Sequence[tuple[Record | None, Sequence[Any]] | None]:
-        """Return what comes of a timer for several keys; None for each that has to be worked on alone."""
+        """Return the outcome of a timer for several keys.
+
+        It is None for each key that has to be worked on alone.
+        """
         if self._on_time_run is not None:
             try:
                 return self._on_time_run(
@@ -386,7 +442,8 @@ class OrderedOperator(StatefulOperator):
 
     def _run_timer(self, place: bytes, key: Any, timer: Timer, before: int) -> None:
         """Work on a timer that is due."""
-        record = self._records[key]
+        record = self._find(key)
+        assert record is not None
         now = Now(decode_time(place), self.watermark.value, before)
         left: Record = (record[0], tuple([other for other in record[1] if other != timer]), record[2])
         try:
@@ -438,7 +495,7 @@ class OrderedOperator(StatefulOperator):
         return outcome.state, tuple([(*timer,) for timer in pending]), outcome.hold
 
     def _pending(self, outcome: Outcome) -> list[Timer]:
-        """Return the timers of an outcome: those for the watermark last, each by time and tag."""
+        """Return the timers of an outcome, by time and tag, those for the watermark last."""
         timers = sorted({Timer(*timer) for timer in outcome.timers}, key=_BY_KIND)
         if any(not timer.mark for timer in timers) and not self._vertex.timers:
             raise FlowMistake(f"it sets a timer, and {type(self._vertex).__qualname__}.timers is not set")
@@ -462,7 +519,13 @@ class OrderedOperator(StatefulOperator):
             self._records[key] = record
         elif before is not None:
             del self._records[key]
-        if new is not old and new != old:
+        if new is old:
+            pass
+        elif len(new) == len(old) == 1:
+            if new != old:
+                self._cancel(key, old[0])
+                self._await(key, new[0])
+        elif new != old:
             for timer in set(old).difference(new) if new else old:
                 self._cancel(key, timer)
             for timer in set(new).difference(old) if old else new:
@@ -493,15 +556,7 @@ class OrderedOperator(StatefulOperator):
 
     def _await(self, key: Any, timer: tuple[int, int, bool]) -> None:
         if timer[2]:
-            turn = timer[:2]
-            keys = self._by_mark.get(turn)
-            if keys is None:
-                keys = self._by_mark[turn] = {}
-                heappush(self._turns, turn)
-                if len(self._turns) > _SPARE + _SLACK * len(self._by_mark):
-                    self._turns[:] = self._by_mark
-                    heapify(self._turns)
-            keys[key] = None
+            self._keys_of(timer[:2])[key] = None
             return
         timers, timed = self._timers, Timer(*timer)
         self._timer_count += 1
@@ -512,6 +567,17 @@ class OrderedOperator(StatefulOperator):
             timers[:] = [entry for entry in timers if self._is_pending(entry[2], entry[3])]
             heapify(timers)
 
+    def _keys_of(self, turn: Turn) -> dict[Any, Any]:
+        """Return the keys that wait for a turn; they may be changed."""
+        keys = self._by_mark.get(turn)
+        if keys is None:
+            keys = self._by_mark[turn] = {}
+            heappush(self._turns, turn)
+            if len(self._turns) > _SPARE + _SLACK * len(self._by_mark):
+                self._turns[:] = self._by_mark
+                heapify(self._turns)
+        return keys
+
     def _cancel(self, key: Any, timer: tuple[int, int, bool]) -> None:
         if not timer[2]:
             self._timer_count -= 1
@@ -520,20 +586,20 @@ class OrderedOperator(StatefulOperator):
             if not keys:
                 del self._by_mark[timer[:2]]
 
-    def _hold(self, hold: int) -> None:
+    def _hold(self, hold: int, times: int = 1) -> None:
         held = self._held
         count = held.get(hold)
-        held[hold] = 1 if count is None else count + 1
+        held[hold] = times if count is None else count + times
         if count is None:
             heappush(self._holds, hold)
             if len(self._holds) > _SPARE + _SLACK * len(held):
                 self._holds[:] = held
                 heapify(self._holds)
 
-    def _let_go(self, hold: int) -> None:
+    def _let_go(self, hold: int, times: int = 1) -> None:
         count = self._held.pop(hold)
-        if count > 1:
-            self._held[hold] = count - 1
+        if count > times:
+            self._held[hold] = count - times
 
     # -- outputs ---------------------------------------------------------------------------------------------------
 
@@ -595,17 +661,22 @@ class OrderedOperator(StatefulOperator):
         for key, old in then.items():
             record = since[key] if key in since else now.get(key)
             if record is not old:
-                changes[key] = GONE if record is None else record
+                changes[key] = GONE if record is None else self._as_stored(record)
         self._since = since
         changes |= self.watermark.cut(before)
         return [changes] if changes else []
 
-    def _midway(self, entry: Together, count: int) -> Mapping[Any, Record | None]:
-        """Return the records when only the first of several items had been worked on that went in together."""
+    def _midway(self, entry: Together, count: int) -> Mapping[Any, Any]:
+        """Return the records after only the first `count` items of `entry`.
+
+        The items of an entry went in together.
+        """
         _, keys, payloads, watermark, before = entry
         assert self._process_run is not None
         self._call("begin")
         try:
+            # Worked on once more, since a state in the middle of a call was never there. The work
+            # gives the same again: outcomes depend on the arguments alone.
             found = self._process_run(keys[:count], payloads[:count], watermark, before)
         finally:
             self._call("end")
@@ -614,8 +685,12 @@ class OrderedOperator(StatefulOperator):
 
     def snapshot_of(self, names: Sequence[Any]) -> Mapping[Any, Any]:
         since, now, shared = self._since, self._records, self.watermark.stored
-        found = ((name, since[name] if name in since else now.get(name, shared.get(name))) for name in names)
-        return {name: record for name, record in found if record is not None}
+        found = {name: since[name] if name in since else now.get(name) for name in names if name not in shared}
+        own = {name: self._as_stored(record) for name, record in found.items() if record is not None}
+        return own | {name: shared[name] for name in names if name in shared}
+
+    def _as_stored(self, record: Record) -> Record:
+        return record if self._stored is None else self._stored(record)
 
     def restore(self, states: Mapping[Any, Any]) -> None:
         own = {name: record for name, record in states.items() if not is_shared(name)}
@@ -659,12 +734,12 @@ class OrderedIntake(ReorderBuffer):
         return event if waiting is None else waiting if event is None else min(waiting, event)
 
     def put_mark(self, place: bytes, mark: tuple[int, int, int]) -> None:
-        """Queue a mark: (index of the vertex that says it, number of the front or worker, value)."""
+        """Queue a mark: (index of its vertex, number of the front or worker, value)."""
         index, number, value = mark
         self._ordered.watermark.put(place, (index, number), value)
 
     def wait_for_journal(self) -> None:
-        """Hold timers back until the journal says how far time has passed.
+        """Hold timers back until the journal shows how far time has passed.
 
         Timers are due at times of the wall clock that no record has; a sink must hold nothing of a time that no journal
         accounts for.
@@ -672,7 +747,7 @@ class OrderedIntake(ReorderBuffer):
         self._stored = b""
 
     def note_stored(self, time: int) -> None:
-        """Note that the journal says that time has passed to `time`."""
+        """Note that time has passed to `time`, by the journal."""
         if self._stored is not None:
             self._stored = max(self._stored, encode_time(time))
 
@@ -682,6 +757,7 @@ class OrderedIntake(ReorderBuffer):
         if lowest is None or lowest >= known:
             self.is_ready = False
             return
+        # Around all calls of one step: a work may prepare once what they share.
         self._ordered.begin()
         try:
             passed = self._bound(known, most) or known
@@ -697,7 +773,7 @@ class OrderedIntake(ReorderBuffer):
             self.to_store, self.is_ready = decode_time(known), False
 
     def _waits_for_journal(self, known: bytes) -> bool:
-        """Return whether all that could go in is timers which the journal does not account for."""
+        """Return whether only timers that the journal does not account for could go in."""
         timer, stored = self._ordered.first_timer, self._stored
         assert stored is not None
         return timer is not None and timer >= stored and not (self._waiting and self._waiting[0][0] < known)

@@ -1,7 +1,8 @@
-"""The prefix of a source run ahead of the workers: what each record comes to, and how a worker takes that on.
+"""The prefix of a source, run ahead of the workers.
 
-A prefix needs nothing but its record: no state, no other record, no time. So it may run wherever the records are read,
-by the same compiled maps, and what comes out enters behind it, with the orders that it would have there.
+It computes the result of each record, which a worker takes on. A prefix needs nothing but its record: no state, no
+other record, no time. So it may run wherever the records are read, by the same compiled maps, and what comes out enters
+behind it, with the orders that it would have there.
 
 Nothing is known here of failures: a record that a function fails on is left to the worker, which fails on it as it
 would have without this, with the same words, at the same place.
@@ -42,18 +43,18 @@ class Ahead(NamedTuple):
     counts: Sequence[int] | None
     first: int
     tail: bytes
-    payloads: Sequence[Any]
+    payloads: Sequence[object]
 
 
 _NOTHING: Final = Ahead((), None, 0, b"", ())
 
-Block = tuple[int, list[int], Note, list[Any]]
+Block = tuple[int, list[int], Note, list[object]]
 """The result of the prefix for consecutive records: their number, the places of those that it leaves to the worker, and
 the orders and payloads that come of the others."""
 
 
 class PrefixRun:
-    """The prefix of a source, compiled to run by itself.
+    """The prefix of a source, compiled to run on its own.
 
     All records meet functions that check their results. A record whose result is no good is left to the worker, which
     knows whether it is one of the first, whose results are checked.
@@ -71,6 +72,8 @@ class PrefixRun:
         self._run: Run = self._take
         for vertex in reversed(graph.prefix_of(source)):
             strict: Any = strict_vertex(vertex, plan)
+            # Ident 0: the trace of what comes out is the worker's, which knows the idents of the
+            # prefix.
             self._run = map_run(strict, 0, self._run, self._fail)
 
     def _take(self, orders: Orders, trace: int, payloads: Sequence[object]) -> None:
@@ -85,13 +88,15 @@ class PrefixRun:
 
         Args:
             values: The records.
-            places: Where in the block each of them is, ascending.
-            count: How many places there are; those without a record are left to the worker.
+            places: The place of each of them in the block, ascending.
+            count: Number of places; those without a record are left to the worker.
         """
         self._orders, self._payloads, self._failed = [], [], set()
         try:
             if values:
                 self._run([place.to_bytes(_PLACE, "big") for place in places], 0, values)
+        # Nothing else is caught: a function that fails on a record has reached `_fail`, and a
+        # mistake here must not pass for one of the flow.
         except SystemExit:  # which ends a job: the worker says so
             return count, list(range(count)), pack([]), []
         orders, payloads = joined(self._orders), list(chain.from_iterable(self._payloads))
@@ -108,7 +113,7 @@ def _place_of(order: bytes) -> int:
 
 
 def records_of(block: Block) -> list[Ahead | None]:
-    """Return what has come of each record of a block; None for those that are left to the worker."""
+    """Return the result of each record of a block; None: it is left to the worker."""
     count, left, (bases, counts, first, tail), payloads = block
     found: list[Ahead | None] = [_NOTHING] * count
     ends = accumulate(counts) if counts is not None else range(1, len(bases) + 1)
@@ -118,6 +123,7 @@ def records_of(block: Block) -> list[Ahead | None]:
         now = int.from_bytes(base[:_PLACE])
         if now != place:
             if place >= 0:
+                # Without the place in the block: the worker puts the order of the record before it.
                 some = [base[_PLACE:] for base in bases[run:number]]
                 found[place] = Ahead(some, counts and counts[run:number], first, tail, payloads[start:at])
             place, run, start = now, number, at
@@ -136,6 +142,7 @@ def runs_of(records: Iterable[tuple[bytes, Ahead]]) -> Iterator[tuple[Orders, li
     Args:
         records: The order of each record, and what has come of it; in ascending order.
     """
+    # Records from which nothing comes would cut the runs of the others.
     filled = (record for record in records if record[1].payloads)
     for (counted, first, tail), some in groupby(filled, key=_form):
         bases: list[bytes] = []

@@ -102,6 +102,8 @@ class LoadShares:
     def deal(self, count: int) -> list[int]:
         """Return the end of each worker's items among the next `count`.
 
+        # Borders, not shares, are rounded: each worker gets what lies between two of them, so the
+        # parts always add up to the count.
         Later calls make up for rounding.
         """
         self._dealt += count

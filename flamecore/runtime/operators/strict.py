@@ -13,17 +13,20 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from flamecore.abc.operator import Run
+from flamecore.errors import CodecError
 from flamecore.model.batch import Orders
 from flamecore.model.clock import WALL_CLOCK
 from flamecore.model.drift import MISSING, Drift
 from flamecore.model.failure import FlowMistake, shorten_repr
+from flamecore.model.graph import Graph
 from flamecore.model.meta import encode_time
+from flamecore.model.ordered import Ordered
 from flamecore.model.plan import Plan
 from flamecore.model.types import TypeMatcher, element, hint_text, returned
-from flamecore.model.vertices import ByKey, Map, Vertex
+from flamecore.model.vertices import ByKey, Grouping, Map, Vertex
 
 _FIRST: Final = 100
 """Number of first records of each source, if times are a count; each partition has its part of them, at least one."""
@@ -39,10 +42,54 @@ _CLASSES: Final = 100
 
 Function = Callable[..., Any]
 
+_MADE: Final = ("one", "many", "timed")
+"""Shapes of maps that make payloads; others pass on those they are given."""
+
+
+# Tried at the first records, because a value without a codec was found only when it was stored or
+# sent: late, without its record, and on one worker perhaps never.
+class Encodes(NamedTuple):
+    """Functions that encode a value or raise `CodecError`.
+
+    None: such values stay as they are.
+
+    Attributes:
+        kept: Function for values that a snapshot stores.
+        sent: Function for values that go to other processes.
+    """
+
+    kept: Function | None = None
+    sent: Function | None = None
+
+    def of_payloads(self, graph: Graph, vertex: Vertex) -> Function | None:
+        """Return the function for the payloads that a vertex makes.
+
+        It depends on where they go, on any number of workers.
+        """
+        ways = [vertex]
+        for start in ways:
+            for end in graph.successors(start):
+                if self.sent is not None and end.route is not None:
+                    return self.sent
+                if self.kept is not None and isinstance(end, Grouping) and end.keeps_state:
+                    return self.kept
+                passes = not end.stateful and not (isinstance(end, Map) and end.shape in _MADE)
+                if passes and end not in ways:
+                    ways.append(end)
+        return None
+
+    def of_states(self, vertex: Vertex) -> Function | None:
+        """Return the one for the states of a vertex."""
+        return self.kept if vertex.keeps_state else None
+
+
+NOT_ENCODED: Final = Encodes()
+"""The functions where all values stay as they are."""
+
 
 def early_orders(plan: Plan) -> list[bytes]:
     """Return the order below which records are first ones; empty if there are none."""
-    if plan.settings.check_types or plan.settings.check_mutation:
+    if plan.settings.checks:
         return []  # all records meet strict vertices
     # The first of a source, not of each partition: of 200 files with 200 lines each, half of all records would meet
     # strict functions, which cost several times what plain ones do.
@@ -53,17 +100,20 @@ def early_orders(plan: Plan) -> list[bytes]:
     return [encode_time(end)] if plan.start < end else []
 
 
-def strict_vertex(vertex: Vertex, plan: Plan) -> Vertex:
+def strict_vertex(vertex: Vertex, plan: Plan, encodes: Encodes = NOT_ENCODED) -> Vertex:
     """Return a copy of a vertex whose functions check what the plan asks for.
 
-    By default they check the types of results, without their contents.
+    By default they check the types of results, without their contents; and that those which have to be encoded can be.
     """
     depth = 1 if plan.settings.check_types else 0
+    # A copy beside the vertex: after the first records the plain functions run, at no cost but a
+    # look at `early`.
     made: Any = copy.copy(vertex)
     if isinstance(vertex, Map):
-        made.function = _map_function(vertex, depth)
+        made.function = _map_function(vertex, depth, encodes.of_payloads(plan.graph, vertex))
     elif isinstance(vertex, Drift):
-        state, output = ResultTest(vertex.state, depth, "new state"), ResultTest(vertex.output, depth)
+        state = ResultTest(vertex.types.state, depth, "new state", encodes.of_states(vertex))
+        output = ResultTest(vertex.types.output, depth, encode=encodes.of_payloads(plan.graph, vertex))
         if vertex.accumulate is not None:
             made.accumulate = _checked(vertex.accumulate, state)
         made.advance = _advancing(vertex.advance, state, output, vertex.accumulate or vertex.advance)
@@ -71,7 +121,9 @@ def strict_vertex(vertex: Vertex, plan: Plan) -> Vertex:
         for name in vertex.functions:
             if (function := getattr(made, name)) is not None:
                 setattr(made, name, unchanging(function, getattr(vertex, name)))
-    if (plan.settings.check_types or plan.settings.check_mutation) and isinstance(vertex.route, ByKey):
+        if isinstance(vertex, Ordered):
+            made = made.wrapped(lambda function: unchanging(function, function))
+    if plan.settings.checks and isinstance(vertex.route, ByKey):
         key, place = vertex.route.key, vertex.route.place
         made.route = ByKey(_strict_key(key, "key", plan), None if place is None else _strict_key(place, "place", plan))
     strict: Vertex = made
@@ -95,16 +147,19 @@ class ResultTest:
         hint: The type.
         depth: Depth of the check.
         what: Role of the value, for errors.
+        encode: Function that encodes the first value of each class; None: none has to be encoded.
 
     Attributes:
         passed: Classes whose values all pass, and need no test.
     """
 
-    __slots__ = ("_fits", "_hint", "_what", "passed")
+    __slots__ = ("_encode", "_encoded", "_fits", "_hint", "_what", "passed")
 
-    def __init__(self, hint: object, depth: int, what: str = "result") -> None:
+    def __init__(self, hint: object, depth: int, what: str = "result", encode: Function | None = None) -> None:
         self._hint, self._what = hint, what
         self._fits = None if hint is object else TypeMatcher(depth).test_of(hint)
+        self._encode = encode
+        self._encoded: set[type] = set()
         self.passed: set[type] = set()
 
     def __call__(self, value: object) -> str:
@@ -112,7 +167,12 @@ class ResultTest:
             kind = type(value).__name__.replace("_", " ")
             if isinstance(value, CoroutineType | GeneratorType):
                 value.close()  # otherwise Python warns, much later, that it was never awaited
-            return f"its {self._what} is a {kind}, which nobody awaits or runs through"
+            return f"its {self._what} is a {kind}, which is never awaited or iterated"
+        if self._encode is not None and type(value) not in self._encoded and value is not MISSING:
+            if wrong := unencodable(self._encode, value):
+                return f"its {self._what} {wrong}"
+            if len(self._encoded) < _CLASSES:
+                self._encoded.add(type(value))
         if self._fits is None:
             # The class says whether a result is unfinished: in a search that one record sets off, all calls are of
             # first records.
@@ -140,13 +200,25 @@ def _checked(function: Function, test: ResultTest) -> Function:
     return strict
 
 
-def _map_function(vertex: Map, depth: int) -> Function:
+def unencodable(encode: Function, value: object) -> str:
+    """Return why a value cannot be encoded, and a remedy; empty if it can be.
+
+    The text is the rest of a sentence.
+    """
+    try:
+        encode(value)
+    except CodecError as error:
+        return f"has to be encoded: {error.what}. {error.hint}"
+    return ""
+
+
+def _map_function(vertex: Map, depth: int, encode: Function | None) -> Function:
     function = vertex.function
     if vertex.shape == "one":
-        return _checked(function, ResultTest(returned(function), depth))
+        return _checked(function, ResultTest(returned(function), depth, encode=encode))
     if vertex.shape != "many":
-        return _checked(function, ResultTest(object, depth))
-    test = ResultTest(element(returned(function)), depth)
+        return _checked(function, ResultTest(object, depth, encode=encode if vertex.shape in _MADE else None))
+    test = ResultTest(element(returned(function)), depth, encode=encode)
     passed = test.passed
 
     @wraps(function, updated=())
@@ -198,6 +270,8 @@ def unchanging(function: Function, named: Function) -> Function:
 
     @wraps(function, updated=())
     def strict(*arguments: object) -> object:
+        # Written out, not copied: a copy can share what is in it, and be equal to it by a class's
+        # own rule.
         before = [_image_of(argument) for argument in arguments]
         result = function(*arguments)
         if isinstance(result, GeneratorType):
@@ -205,7 +279,7 @@ def unchanging(function: Function, named: Function) -> Function:
         for argument, image in zip(arguments, before, strict=True):
             if image and image != _image_of(argument):
                 raise FlowMistake(
-                    f"it has changed what it was given, which is {shorten_repr(argument)} now; others share it, and a "
+                    f"it has changed its argument, which is {shorten_repr(argument)} now; others share it, and a "
                     f"repair hands it out again{_place_of(named)}"
                 )
         return result

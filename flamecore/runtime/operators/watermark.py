@@ -1,29 +1,30 @@
-"""The watermark of an ordered operation: the least of what the origins of its marks have said last.
+"""The watermark of an ordered operation.
 
-All partitions of the operation take all marks, at the same places, so all have one watermark. Marks of one place count
-together: otherwise how many partitions say them would show.
+It is the least of the last marks of its origins. All partitions of the operation take all marks, at the same places, so
+all have one watermark. Marks of one place count together: otherwise how many partitions say them would show.
 
 A partition of another operation says a mark for each that came to it, so that what comes of marks does not depend on
-what was said before a restart. Of a front only marks that are higher count: after a restart it says some again.
+what was said before a restart. Only increasing marks of a front count: after a restart it repeats some of them.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import Any
 
 from flamecore.model.meta import MIN_TIME
-from flamecore.model.ordered import Origin, behind
+from flamecore.model.ordered import BEGUN, CLOSING, DONE, IDLE, Origin, behind
 from flamecore.model.vertices import Vertex
 
-Stored = tuple[int, tuple[tuple[str, int, int], ...]]
-"""(watermark, what each origin has said last: (name of the vertex, number of the front, value)). Of an operation before
-it is the least that its partitions have said, with number 0: it may go on with others."""
+Stored = tuple[int, tuple[tuple[Any, ...], ...]]
+"""(watermark, what each origin has said last: (name of the vertex, number of the front, value), and True behind that of
+a front that is idle). Of an operation before it is the least that its partitions have said, with number 0: it may go on
+with others."""
 
-Change = tuple[bytes, int, list[tuple[Origin, int | None]]]
-"""(place, the watermark before, what some origins had said before)."""
+Change = tuple[bytes, int, list[tuple[Origin, int | None, bool]]]
+"""(place, the watermark before, what some origins had said before, and whether they were idle)."""
 
 
 class Watermark:
@@ -32,18 +33,22 @@ class Watermark:
     Attributes:
         value: The watermark; `MIN_TIME` until all origins have spoken.
         marks: A heap of the marks that wait: (place, origin, value).
-        stored: What a snapshot holds of it at the last cut, by the names that are this worker's.
+        stored: Its contents in a snapshot at the last cut, by the names that belong to this worker.
         said: The last mark of this partition; `MIN_TIME`: there is none.
     """
 
     def __init__(self) -> None:
         self.value = MIN_TIME
         self.marks: list[tuple[bytes, Origin, int]] = []
-        self.stored: dict[Any, Any] = {}
+        self.stored: dict[object, object] = {}
         self.said = MIN_TIME
         self._said: dict[Origin, int | None] = {}
+        self._idle: frozenset[Origin] = frozenset()
+        # Neither is stored: how far each front has been read at the time of a snapshot says as much.
+        self._quiet: frozenset[Origin] = frozenset()
+        self._done: frozenset[Origin] = frozenset()
         self._vertices: dict[Origin, Vertex] = {}
-        self._names: Sequence[Any] = ()
+        self._names: Sequence[object] = ()
         self._send: Callable[[bytes, int], None] | None = None
         self._log: deque[Change] | None = None
 
@@ -51,7 +56,8 @@ class Watermark:
         self,
         origins: Mapping[Origin, Vertex],
         send: Callable[[bytes, int], None],
-        names: Sequence[Any] | None,
+        names: Sequence[object] | None,
+        quiet: frozenset[Origin] = frozenset(),
     ) -> None:
         """Connect it with the origins of its marks, and with those behind.
 
@@ -59,7 +65,9 @@ class Watermark:
             origins: All origins, with the vertices that say the marks.
             send: Sends a mark of this partition: (place, value).
             names: The names under which this worker stores what is shared; None: no snapshots are taken.
+            quiet: The origins that have had nothing new.
         """
+        self._quiet = quiet
         self._said = dict.fromkeys(origins)
         self._vertices, self._send = dict(origins), send
         if names is not None:
@@ -71,71 +79,130 @@ class Watermark:
 
     def advance(self, place: bytes) -> bool:
         """Take the marks of a place, the least; return whether they count."""
-        marks, said, changed = self.marks, self._said, list[tuple[Origin, int | None]]()
-        counts = False
+        marks, said, changed = self.marks, self._said, list[tuple[Origin, int | None, bool]]()
+        counts = altered = False
         while marks and marks[0][0] == place:
             _, origin, value = heappop(marks)
-            last = said[origin]
+            last, idle = said[origin], origin in self._idle
+            if value == DONE:
+                self._done |= {origin}
+                counts = altered = True
+                continue
+            if origin in self._quiet and value != IDLE:
+                self._quiet -= {origin}
+                counts = altered = True
+            if value == BEGUN:
+                continue
+            if value == IDLE:
+                if not idle:
+                    changed.append((origin, last, False))
+                    self._idle |= {origin}
+                    counts = True
+                continue
             grows = last is None or value > last
-            counts |= grows or self._vertices[origin].ordered
-            if grows:
-                changed.append((origin, last))
-                said[origin] = value
-        if self._log is not None and changed:
+            counts |= grows or idle or self._vertices[origin].ordered
+            if grows or idle:
+                changed.append((origin, last, idle))
+                said[origin] = value if last is None else max(last, value)
+                self._idle -= {origin}
+        if self._log is not None and (changed or altered):
             self._log.append((place, self.value, changed))
-        if changed:
-            values = [value for value in said.values() if value is not None]
-            if len(values) == len(said):
-                self.value = max(self.value, min(values))
+        if changed or altered:
+            self.value = max(self.value, self._agreed())
         return counts
 
+    # Computed from all origins each time: the least rises with any of them, and fronts that become
+    # idle, or end, drop out of it.
+    def _agreed(self) -> int:
+        """Return the least last mark of the origins neither idle nor at their end."""
+        idle = self._idle
+        awaited = {origin: value for origin, value in self._said.items() if origin not in idle | self._done}
+        # Those that have had nothing new hold the watermark back, for they may still; alone they do not move it. So a
+        # job that starts again, and finds nothing, closes no window.
+        if awaited and self._quiet.issuperset(awaited):
+            return MIN_TIME
+        values = [value for value in awaited.values() if value != CLOSING]
+        known = [value for value in values if value is not None]
+        if len(known) < len(values):
+            return MIN_TIME  # until each origin has spoken, its first mark may be lower than those of all others
+        if not known:  # the greatest, as if that origin had been the last to be idle: which one was must not matter
+            said = [value for origin in idle if (value := self._said[origin]) is not None]
+            known = [max(said, default=MIN_TIME) if idle or self._done else CLOSING]
+        return min(known)
+
+    def coming(self) -> Iterator[tuple[bytes, int | None]]:
+        """Yield the places of the waiting marks, and the watermarks that they make.
+
+        A watermark is None if it depends on several origins, or the only one is idle from there on.
+        """
+        value, alone = self.value, len(self._said) == 1
+        for place, _, mark in sorted(self.marks):
+            if mark != IDLE:
+                value = max(value, mark)
+            yield place, value if alone and mark != IDLE else None
+
     def say(self, mark: bytes, value: int) -> None:
-        """Say a mark of this partition that comes of the mark at a place."""
+        """Emit a mark of this partition, caused by the mark at a place."""
         if self._send is not None and self.value > MIN_TIME:
             self.said = value
             self._send(behind(mark), value)
 
     @property
     def holding(self) -> tuple[Vertex, int] | None:
-        """Return the origin that holds it back, as vertex and number: the first that says least; None: it has none."""
+        """Return the origin that holds the watermark back, as vertex and number.
+
+        It is the first of those with the least last mark. None: there is no origin.
+        """
         if not self._said:
             return None
         origin = min(
-            self._said, key=lambda origin: (MIN_TIME if (said := self._said[origin]) is None else said, origin)
+            [origin for origin in self._said if origin not in self._idle | self._done] or self._said,
+            key=lambda origin: (MIN_TIME if (said := self._said[origin]) is None else said, origin),
         )
         return self._vertices[origin], origin[1]
 
-    def cut(self, before: bytes) -> Mapping[Any, Any]:
+    def cut(self, before: bytes) -> Mapping[object, object]:
         """Return what has changed for a snapshot at an encoded time, by name."""
         log = self._log
         if log is None:
             return {}
         while log and log[0][0] < before:
             log.popleft()
-        value, said = self.value, dict(self._said)
+        value, said, idle = self.value, dict(self._said), set(self._idle)
+        # Backwards from now: the log holds changes, not values, so a mark costs the same however
+        # many origins there are.
         for _, earlier, changed in reversed(log):
             value = earlier
-            said.update(reversed(changed))
-        last: dict[tuple[str, int], int] = {}
+            for origin, each, was_idle in reversed(changed):
+                said[origin] = each
+                (idle.add if was_idle else idle.discard)(origin)
+        last: dict[tuple[str, int], tuple[Any, ...]] = {}
         for origin, each in said.items():
-            if each is not None:
-                name = self._stored_as(origin)
-                last[name] = min(each, last.get(name, each))
+            name = self._stored_as(origin)
+            if origin in idle:
+                last[name] = (MIN_TIME if each is None else each, True)
+            elif each is not None:
+                last[name] = min((each,), last.get(name, (each,)))
         if not last:
             return {}
-        shared = ((value, tuple(sorted((*name, each) for name, each in last.items()))), (), None)
+        shared = ((value, tuple(sorted((*name, *each) for name, each in last.items()))), (), None)
         if next(iter(self.stored.values()), None) == shared:
             return {}
         self.stored = dict.fromkeys(self._names, shared)
         return self.stored
 
     def restore(self, found: Iterable[Stored]) -> None:
-        """Go on from what a snapshot holds, the same under all names; a front that is new begins with the watermark."""
+        """Restore from a snapshot; a new front begins with the watermark.
+
+        A snapshot holds the same value under all names.
+        """
         for value, last in found:
-            known = {(name, number): each for name, number, each in last}
+            known = {(name, number): each for name, number, each, *_ in last}
+            idle = {(name, number) for name, number, _, *rest in last if rest}
             self.value = value
             begins = None if value == MIN_TIME else value
             self._said = {origin: known.get(self._stored_as(origin), begins) for origin in self._said}
+            self._idle = frozenset(origin for origin in self._said if self._stored_as(origin) in idle)
 
     def _stored_as(self, origin: Origin) -> tuple[str, int]:
         vertex = self._vertices[origin]

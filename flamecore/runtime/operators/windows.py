@@ -26,7 +26,7 @@ class Window(NamedTuple):
     alive: bool
     order: bytes
     trace: int
-    payloads: tuple[Any, ...]
+    payloads: tuple[object, ...]
 
 
 class Bucket:
@@ -63,7 +63,7 @@ class Windows:
             return (order, trace)
         return (order[:GLOBAL_TIME_BYTES], self.custom(payload), order, trace)
 
-    def insert(self, bucket: Bucket, key: tuple[Any, ...], payload: Any) -> list[Window]:
+    def insert(self, bucket: Bucket, key: tuple[Any, ...], payload: object) -> list[Window]:
         """Insert an item at its sort key from `place_of`; return outputs in order.
 
         Raises:
@@ -81,6 +81,8 @@ class Windows:
             )
         if self.custom is not None:
             self._check_ancestors(entries, place, key[-2], payload)
+        # The old windows before the new ones: at the next operation a new window may have the
+        # identity of an old one.
         out = self._windows(bucket, place, place + self.window - 1, alive=False)
         entries.insert(place, (*key, payload))
         out += self._windows(bucket, place, place + self.window, alive=True)
@@ -146,6 +148,8 @@ class Windows:
         Among items of the same global time, no ancestor may be behind it, and no descendant before it.
         """
         moment = order[:GLOBAL_TIME_BYTES]
+        # Neighbours of one global time only: a custom order sorts within it, so an ancestor cannot
+        # be anywhere else.
         for entry in entries[place:]:
             if entry[0] != moment:
                 break

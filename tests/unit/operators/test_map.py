@@ -67,6 +67,7 @@ def test_case_18_ten_inputs_of_ten_outputs_keep_their_order() -> None:
         ("filter", lambda n: "truthy", [7]),
         ("inspect", lambda n: 12345, [7]),
         ("inspect_meta", lambda n, meta: 12345, [7]),
+        ("timed", lambda n, time: (n, time), [(7, ITEM.global_time.time)]),
     ],
 )
 def test_every_output_appends_its_number_and_keeps_the_flag(
@@ -114,6 +115,7 @@ def failing_half_way(payload: Any) -> Iterator[Any]:
         ("filter", failing, ValueError),
         ("inspect", failing, ValueError),
         ("inspect_meta", lambda n, meta: failing(n), ValueError),
+        ("timed", lambda n, time: failing(n), ValueError),
     ],
 )
 def test_a_failing_function_leaves_no_output_and_the_record_goes_to_the_failures(

@@ -8,11 +8,26 @@ from typing import Any
 import pytest
 
 from flamecore.abc.operator import Site, Way, each
+from flamecore.errors import GraphError
 from flamecore.model.failure import FlowMistake
 from flamecore.model.hashing import KEY_GROUPS, key_groups
 from flamecore.model.meta import MIN_TIME, GlobalTime, encode_child, encode_time
-from flamecore.model.ordered import CLOSING, Marking, Ordered, behind, behind_record, is_shared, shared_names
+from flamecore.model.ordered import (
+    BEGUN,
+    CLOSING,
+    DONE,
+    IDLE,
+    IdlingMarking,
+    Marked,
+    Marking,
+    Ordered,
+    behind,
+    behind_record,
+    is_shared,
+    shared_names,
+)
 from flamecore.runtime.operators.marks import MarkingOperator
+from flamecore.runtime.operators.table import row_of
 from flamecore.runtime.operators.watermark import Watermark
 
 SAID, BEFORE = Marking("said", function=int), Ordered("before")
@@ -133,7 +148,7 @@ def test_there_is_a_shared_name_for_each_key_group() -> None:
 
 
 class Bench:
-    def __init__(self, function: Any, **settings: Any) -> None:
+    def __init__(self, function: Any, *, snapshots: bool = False, **settings: Any) -> None:
         self.items: list[Any] = []
         self.failed: list[Any] = []
         self.said: list[Any] = []
@@ -144,7 +159,7 @@ class Bench:
         def fail(order: bytes, trace: int, alive: bool, payload: Any, error: Exception) -> None:
             self.failed.append((payload, type(error)))
 
-        site = Site(7, fail, (Way(emit, each(emit)),))
+        site = Site(7, fail, (Way(emit, each(emit)),), snapshots=snapshots)
         self.operator = MarkingOperator(Marking("said", function=function, **settings), site)
         self.operator.say = lambda place, number, value: self.said.append((place, number, value))
 
@@ -212,3 +227,166 @@ def test_records_of_several_fronts_in_one_run_have_marks_of_their_own() -> None:
     bench = Bench(function)
     bench.operator.run([GlobalTime(time, 1 + time % 2).encode() for time in range(4)], 0, [9, 5, 8, 7])
     assert [(number, value) for _, number, value in bench.said] == [(1, 9), (2, 5), (2, 7)]
+
+
+# -- folds -------------------------------------------------------------------------------------------------------------
+
+
+def _counted(state: Any, n: int, wall: int | None) -> Marked:
+    """Say each second record of a front; those above 90 do not count."""
+    if n > 90:
+        return Marked(state, None, False)
+    count = (state or 0) + 1
+    return Marked(count, n if count % 2 == 0 else None)
+
+
+def test_a_fold_over_the_records_of_a_front_says_its_marks() -> None:
+    bench = Bench(_counted, folds=True)
+    bench.run(1, 3, 99, 4, 10, 12, 95, 20)
+    bench.run(7, 8, front=2)
+    assert [(number, value) for _, number, value in bench.said] == [(1, 3), (1, 10), (1, 20), (2, 8)]
+    assert bench.items == [1, 3, 99, 4, 10, 12, 95, 20, 7, 8]
+    assert bench.operator.ahead == 2
+
+
+def test_a_fold_has_the_state_of_a_front_at_any_time_since_the_last() -> None:
+    bench = Bench(_counted, folds=True, snapshots=True)
+    bench.run(1, 3, 99, 4, 10)
+    bench.run(7, 8, front=2)
+    found = [(bench.operator.state_of(1, time), bench.operator.state_of(2, time)) for time in (1, 2, 3, 4, 5, 6)]
+    assert found == [(None, None), (1, 1), (2, 2), (2, 2), (3, 2), (4, 2)]
+    other = Bench(_counted, folds=True)
+    other.operator.restore(1, 3)
+    other.run(10)
+    assert [value for *_, value in other.said] == [10]
+
+
+def test_a_fold_sees_the_time_of_the_wall_clock_alone() -> None:
+    seen: list[int | None] = []
+    bench = Bench(lambda state, n, wall: (seen.append(wall), Marked(None))[1], folds=True)
+    bench.run(5)
+    assert bench.operator.folds is not None
+    bench.operator.folds.wall = True
+    bench.run(5, 6)
+    assert seen == [None, 1, 2]
+
+
+def test_a_fold_that_returns_anything_else_is_a_mistake_and_keeps_its_state() -> None:
+    bench = Bench(lambda state, n, wall: n if n == 3 else Marked(n, state), folds=True)
+    bench.run(1, 3, 5)
+    assert bench.failed == [(3, FlowMistake)]
+    assert [value for *_, value in bench.said] == [1]
+
+
+# -- idle fronts -------------------------------------------------------------------------------------------------------
+
+
+def test_an_idle_front_holds_nothing_back_until_its_next_mark() -> None:
+    made, _ = watermark(FRONTS)
+    for time, origin, value in (
+        (1, (1, 1), 5),
+        (2, (1, 2), 3),
+        (3, (1, 2), IDLE),
+        (4, (1, 1), 8),
+        (5, (1, 2), IDLE),
+        (6, (1, 2), 2),
+        (7, (1, 1), 20),
+        (8, (1, 2), 9),
+    ):
+        made.put(place(time), origin, value)
+    assert take(made) == [
+        *[(True, MIN_TIME), (True, 3), (True, 5), (True, 8), (False, 8)],
+        *[(True, 8), (True, 8), (True, 9)],
+    ], "from its mark on, which is low, it holds back again"
+
+
+def test_a_front_that_is_idle_before_its_first_mark_is_not_waited_for() -> None:
+    made, _ = watermark(FRONTS)
+    for time, origin, value in ((1, (1, 2), IDLE), (2, (1, 1), 5), (3, (1, 1), IDLE), (4, (1, 2), 7)):
+        made.put(place(time), origin, value)
+    assert take(made) == [(True, MIN_TIME), (True, 5), (True, 5), (True, 7)]
+    assert made.holding == (SAID, 2)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_where_all_fronts_are_idle_it_does_not_matter_which_was_first(first: int) -> None:
+    made, _ = watermark(FRONTS)
+    for time, origin, value in ((1, (1, 1), 5), (2, (1, 2), 9), (3, FRONTS[first], IDLE), (4, FRONTS[1 - first], IDLE)):
+        made.put(place(time), origin, value)
+    assert take(made)[-1] == (True, 9)
+
+
+def test_the_end_of_one_front_ends_nothing_while_the_other_is_idle() -> None:
+    made, _ = watermark(FRONTS)
+    for time, origin, value in ((1, (1, 1), 5), (2, (1, 2), IDLE), (3, (1, 1), CLOSING), (4, (1, 2), 7)):
+        made.put(place(time), origin, value)
+    made.put(place(5), (1, 2), CLOSING)
+    assert take(made) == [(True, MIN_TIME), (True, 5), (True, 5), (True, 7), (True, CLOSING)]
+
+
+def quiet_watermark(*quiet: Any) -> Watermark:
+    made = Watermark()
+    made.connect(dict.fromkeys(FRONTS, SAID), lambda mark, value: None, NAMES, frozenset(quiet))
+    return made
+
+
+def test_a_front_that_had_nothing_new_holds_nothing_back_from_its_end_on() -> None:
+    made = quiet_watermark(*FRONTS)
+    for time, origin, value in ((1, (1, 1), BEGUN), (2, (1, 1), 5), (3, (1, 2), DONE), (4, (1, 1), 9)):
+        made.put(place(time), origin, value)
+    assert take(made) == [(True, MIN_TIME), (True, MIN_TIME), (True, 5), (True, 9)]
+    assert made.holding == (SAID, 1)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_fronts_that_had_nothing_new_move_nothing_in_whatever_order_they_end(first: int) -> None:
+    made = quiet_watermark(*FRONTS)
+    made.restore([(5, (("said", 1, 5), ("said", 2, 9)))])
+    for time, origin in ((1, FRONTS[first]), (2, FRONTS[1 - first])):
+        made.put(place(time), origin, DONE)
+    assert [value for _, value in take(made)] == [5, 5]
+
+
+def test_one_that_has_something_new_moves_it_as_far_as_those_allow_that_may_have() -> None:
+    made = quiet_watermark(*FRONTS)
+    made.restore([(5, (("said", 1, 5), ("said", 2, 9)))])
+    for time, origin, value in ((1, (1, 1), DONE), (2, (1, 2), BEGUN), (3, (1, 2), 12)):
+        made.put(place(time), origin, value)
+    assert [value for _, value in take(made)] == [5, 9, 12]
+
+
+@pytest.mark.parametrize("time", range(1, 8))
+def test_a_snapshot_knows_which_fronts_are_idle(time: int) -> None:
+    marks = [((1, 1), 5), ((1, 2), 3), ((1, 2), IDLE), ((1, 1), 8), ((1, 1), IDLE), ((1, 2), 4), ((1, 1), 30)]
+    made, other = watermark(FRONTS)[0], watermark(FRONTS)[0]
+    for number, (origin, value) in enumerate(marks, 1):
+        made.put(place(number), origin, value)
+    wanted = take(made)
+    stored = made.cut(encode_time(time + 1))
+    other.restore([next(iter(stored.values()))[0]])
+    for number, (origin, value) in enumerate(marks, 1):
+        if number > time:
+            other.put(place(number), origin, value)
+    assert take(other) == wanted[time:]
+
+
+@pytest.mark.parametrize("many", [True, False])
+def test_the_first_mark_of_a_front_behind_its_idleness_is_said_whatever_it_is(many: bool) -> None:
+    bench = Bench(lambda n: n, step=5)
+    bench.run(12, 14)
+    bench.operator.idle(GlobalTime(10, 1).encode())
+    bench.operator.run([GlobalTime(9, 1).encode()], 0, [13])  # it has waited for records of other fronts
+    orders = [GlobalTime(time, 1).encode() for time in (11, 12, 13)]
+    if many:
+        bench.operator.run(orders, 0, [7, 6, 16])
+    else:
+        for order, payload in zip(orders, (7, 6, 16), strict=True):
+            bench.operator.step(order, 0, True, payload)
+    assert bench.said == [(place(1), 1, 10), (place(10), 1, IDLE), (place(11), 1, 5), (place(13), 1, 15)]
+
+
+def test_one_operator_computes_all_markings() -> None:
+    assert row_of(IdlingMarking) is Marking
+    assert IdlingMarking.wall
+    with pytest.raises(GraphError, match="idle after 0 microseconds"):
+        IdlingMarking("said", function=int, idle_us=0).check()

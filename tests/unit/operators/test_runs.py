@@ -68,6 +68,7 @@ SHAPES: list[tuple[MapShape, Callable[[int], Any]]] = [
     ("filter", lambda n: fussy(n) % 2),
     ("inspect", fussy),
     ("inspect_meta", lambda n, meta=None: fussy(n)),
+    ("timed", lambda n, time=0: (fussy(n), time)),
 ]
 
 numbers = st.lists(st.integers(0, 5), min_size=1, max_size=30)

@@ -133,7 +133,7 @@ def test_a_mistake_of_the_flow_is_not_left_out(on_error: str) -> None:
     error = mistake(lambda s: s.map(At(3).one, name="once"), [1, 2, 3], **OFF, **{"job.on_error": on_error})
     assert error.vertex == "once"
     assert "At.one, " in str(error)
-    assert "Mend the function, or its annotation" in error.hint
+    assert "Correct the function, or its annotation" in error.hint
 
 
 def test_outputs_before_the_mistake_are_delivered() -> None:
@@ -237,7 +237,7 @@ def test_a_function_whose_call_only_begins_is_refused(build: Any) -> None:
             return None
 
     for function in (waits, gives, partial(waits, 1), Waits()):
-        with pytest.raises(GraphError, match="an async function, which nobody awaits"):
+        with pytest.raises(GraphError, match="an async function, which is never awaited"):
             build(fc.Flow("strict").source("numbers"), function)
 
 
@@ -260,7 +260,7 @@ def test_a_generator_is_refused_but_by_flat_map() -> None:
     ],
 )
 def test_a_result_that_has_only_begun_is_a_mistake(build: Build) -> None:
-    assert "which nobody awaits or runs through" in str(mistake(build, [1], **OFF))
+    assert "which is never awaited or iterated" in str(mistake(build, [1], **OFF))
 
 
 async def waiting(n: int) -> int:
@@ -311,7 +311,7 @@ def forked(flow: fc.Flow) -> None:
 def test_a_function_that_changes_its_argument_is_named(workers: int) -> None:
     flow = fc.Flow("shared")
     forked(flow)
-    with pytest.raises(OperationError, match=r"'map:add' failed: mistake in the flow: it has changed what") as caught:
+    with pytest.raises(OperationError, match=r"'map:add' failed: mistake in the flow: it has changed its") as caught:
         flow.run({"numbers": [{"n": 1}]}, workers=workers)  # under pytest a run looks by itself
     assert "(add, " in str(caught.value)
     assert flow.run({"numbers": [{"n": 1}]}, workers=workers, settings=OFF)["changed"] == [{"n": 1, "more": 1}]
@@ -344,10 +344,75 @@ def changes_late(record: list[int]) -> Iterator[int]:
 def test_every_operation_is_looked_at(build: Build, record: Any) -> None:
     flow = fc.Flow("changing")
     build(flow.source("numbers")).sink("out")
-    with pytest.raises(OperationError, match="it has changed what it was given"):
+    with pytest.raises(OperationError, match="it has changed its argument"):
         flow.run({"numbers": [record, record]}, settings={"job.check_types": False})
 
 
 def test_what_cannot_be_told_passes() -> None:
     record = [lambda: 0]  # nothing can be written of it
     assert out(lambda s: s.map(len), [record]) == [1]
+
+
+class Handle:
+    """A class without a codec."""
+
+
+class Opened(NamedTuple):
+    name: str
+    handle: Any
+
+
+def opened(n: int) -> Opened:
+    return Opened("a", Handle() if n >= 0 else None)
+
+
+def reopened(before: Opened, n: int) -> Opened:
+    return opened(n)
+
+
+def opened_twice(n: int) -> list[Opened]:
+    return [Opened("a", None), Opened("b", Handle())][n % 2 :]
+
+
+STORED = {"state.use": "memory", "job.guarantee": "at_least_once"}
+SENT = {"transport.inproc.serialise": True}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("checks", [{}, OFF], ids=["checked", "not checked"])
+@pytest.mark.parametrize(
+    ("build", "settings", "what"),
+    [
+        (lambda s: s.map(opened).key_by(lambda one: one.name).group(2), STORED, "its result has to be encoded"),
+        (lambda s: s.map(opened).key_by(lambda one: one.name).group(2), SENT, "its result has to be encoded"),
+        (lambda s: s.flat_map(opened_twice).filter(bool).key_by(str).group(2), STORED, "its result has"),
+        (lambda s: s.map(opened).rebalance().map(str), SENT, "its result has to be encoded"),
+        (lambda s: s.key_by(lambda n: 0).fold(Opened("", None), reopened), STORED, "its new state has to be"),
+    ],
+    ids=["group with state", "group sent", "behind a filter", "dealt out", "fold with state"],
+)
+def test_a_value_without_a_codec_is_told_of_at_the_first_record(
+    build: Build, settings: dict[str, Any], what: str, checks: dict[str, Any], workers: int
+) -> None:
+    error = str(mistake(build, [1, 2, 3], workers, **settings, **checks))
+    assert what in error
+    assert "Handle" in error
+    assert "(at" in error
+    assert "flow.codec(Handle" in error
+    assert "at        value 1 of numbers" in error
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_record_without_a_codec_is_told_of(workers: int) -> None:
+    error = str(mistake(lambda s: s.key_by(lambda one: one.name).group(2), [opened(1)] * 3, workers, **STORED))
+    assert "its record has to be encoded" in error
+    assert "at        value 1 of numbers" in error
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("settings", [{}, STORED], ids=["no state", "state"])
+def test_values_that_stay_as_they_are_need_no_codec(settings: dict[str, Any], workers: int) -> None:
+    def build(numbers: fc.Stream[Any]) -> fc.Stream[Any]:
+        return numbers.map(opened).rebalance().key_by(lambda one: one.name).count().map(lambda pair: pair[1])
+
+    assert out(build, [1, 2, 3], workers, **settings) == [1, 2, 3]

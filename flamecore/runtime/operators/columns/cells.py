@@ -1,0 +1,451 @@
+"""Ordered operations whose states fall into cells.
+
+The cells of all keys that wait for a turn are in one place. A key costs what its cells do. It has no record, no timer
+and no hold of its own: each turn has one timer, and one hold for all. So items are taken in columns, and a turn that
+comes takes all its cells away.
+
+A key whose state does not fall into cells has a record, as in any ordered operation, and its items go alone.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Any, Final
+
+from flamecore.abc.operator import GONE, Part, Record, Site, Turn, Work
+from flamecore.model.batch import Orders
+from flamecore.model.hashing import check_keys
+from flamecore.model.meta import child_codes, decode_time, encode_child
+from flamecore.model.ordered import CLOSING, Now, Ordered, Timer, rank_of, tie_of
+from flamecore.runtime.operators.ordered import OrderedOperator, Together
+
+Cut = Sequence[tuple[Turn, Mapping[Any, Any], Mapping[Any, Any]]]
+"""For each turn, in order, its cells now, and those of them that were others at some time; None: there was none."""
+
+_MOST_CODES: Final = 1 << 16
+"""Most keys whose codes are remembered, if no turn has more."""
+
+_DENSE: Final = 8
+"""So many times the keys are gone through in their order sooner than they are sorted."""
+
+_FIRST: Final = encode_child(0)
+_NO_CELLS: Final[Mapping[Any, Any]] = {}
+
+
+def ordered_operator(vertex: Ordered, site: Site) -> OrderedOperator:
+    """Return the operator of an ordered operation."""
+    work: Work = vertex.work()
+    has_cells = not vertex.timers and getattr(work, "cells", None) is not None
+    return (CellOperator if has_cells else OrderedOperator)(vertex, site, work)
+
+
+class Past:
+    """States at some time in the past: of the keys that have been worked on since.
+
+    Attributes:
+        records: The records of the keys that were worked on alone.
+        cells: The changed cells of other keys, by turn; None: there was none.
+    """
+
+    def __init__(self) -> None:
+        self.records: dict[Any, Record | None] = {}
+        self.cells: dict[Turn, dict[Any, Any]] = {}
+
+    def note(self, before: Mapping[Turn, Mapping[Any, Any]]) -> None:
+        """Note what cells have been until now, unless that is known already."""
+        for turn, cells in before.items():
+            noted = self.cells.setdefault(turn, {})
+            new = set(cells).difference(noted)
+            if self.records:
+                new.difference_update(self.records)
+            for key in new:
+                noted[key] = cells[key]
+
+
+# Why cells: with a record, a timer and a hold for each change of each key, a count of 1,000 keys
+# with 12 items a window took half as long again. In columns by turn, a turn that comes due is one
+# dictionary to take away, whatever the number of its keys.
+class CellOperator(OrderedOperator):
+    """The operator of ordered operations whose states fall into cells.
+
+    Args:
+        vertex: The ordered operation.
+        site: Its place on the worker.
+        work: Its work.
+    """
+
+    # Of the keys that wait for a turn (`_by_mark`) the values are their cells. None: the key has a record.
+
+    def __init__(self, vertex: Ordered, site: Site, work: Work) -> None:
+        super().__init__(vertex, site, work)
+        assert work.cells is not None
+        self._cells = work.cells
+        self._find, self._whole = self._record_now, False
+        self._codes: dict[Any, bytes] = {}  # of keys, as they are in places
+        self._known: list[Any] = []  # these keys, in that order
+        self._past = Past()  # at the last cut
+
+    # -- work ------------------------------------------------------------------------------------------------------
+
+    def _goes_together(self, count: int) -> bool:
+        return True
+
+    def _run_together(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
+        start, count = 0, len(orders)
+        while start < count:
+            self._run_events(orders[start])
+            end, watermarks = self._quiet(orders, start)
+            some, those = orders[start:end], payloads[start:end]
+            if len(watermarks) == 1:
+                self._run_stretch(some, trace, those)
+            elif not self._is_taken(some, those, watermarks):
+                super()._run_together(some, trace, those)
+            start = end
+
+    def _quiet(self, orders: Orders, start: int) -> tuple[int, list[tuple[int, int]]]:
+        """Return up to where no mark makes a turn due, and the watermarks up to there.
+
+        The watermarks are as `Cells.take` takes them. The result of a mark that makes no turn due does not depend on
+        whether items behind it have been worked on before.
+        """
+        watermarks = [(0, self.watermark.value)]
+        if not self.watermark.marks:
+            return len(orders), watermarks
+        due = self._turns[0][0] if self._turns else CLOSING
+        for place, value in self.watermark.coming():
+            if place > orders[-1]:
+                break
+            behind = bisect_right(orders, place, start)
+            if value is None or value >= due:
+                return behind, watermarks
+            watermarks.append((behind - start, value))
+        return len(orders), watermarks
+
+    def _run_stretch(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
+        alone: Sequence[int] | None = []
+        try:
+            alone = self._take(orders, payloads, [(0, self.watermark.value)])
+        except Exception:  # noqa: BLE001 - the one that fails is found if each goes alone
+            # A failed `take` has put nothing in place, so that a repetition is harmless.
+            self._run_halves(orders, trace, payloads)
+            return
+        if alone is not None:
+            self._run_around(alone, orders, trace, payloads)
+
+    def _is_taken(self, orders: Orders, payloads: Sequence[Any], watermarks: Sequence[tuple[int, int]]) -> bool:
+        """Work on several items with marks among them; return False if that cannot be."""
+        try:
+            return self._take(orders, payloads, watermarks) is None
+        except Exception:  # noqa: BLE001 - the one that fails is found if each goes alone
+            return False
+
+    def _take(
+        self, orders: Orders, payloads: Sequence[Any], watermarks: Sequence[tuple[int, int]]
+    ) -> Sequence[int] | None:
+        """Work on several items in one call.
+
+        Return None, or the places of those that have to be worked on alone; an empty list: all.
+        """
+        # One key with a record sends only its own items alone: the others remain in columns.
+        keys = [*map(self._key_of, payloads)]
+        if self._records and not self._records.keys().isdisjoint(keys):
+            return [place for place, key in enumerate(keys) if key in self._records]
+        found = self._cells.take(keys, payloads, watermarks, self._by_mark)
+        if not isinstance(found, tuple):
+            return found
+        parts, outputs = found
+        if len(watermarks) > 1 and any(part.turn[0] <= watermarks[-1][1] for part in parts):
+            return []  # one of the marks makes it due
+        for keyed in {id(part.keys): part.keys for part in parts}.values():  # many parts may share them
+            check_keys(keyed)
+        self._put(orders, keys, payloads, parts)
+        if outputs:
+            codes = child_codes(len(outputs) // len(orders))
+            self._orders += [order + code for order in orders for code in codes]
+            self._outputs += outputs
+        return None
+
+    def _ranked(self, keys: Mapping[Any, Any]) -> list[Any]:
+        """Return keys in the order in which a turn comes to them."""
+        codes = self._codes
+        if not codes.keys() >= keys.keys():
+            new = [key for key in keys if key not in codes]
+            # Cleared as a whole: codes can be computed again, and keys that are gone would stay
+            # forever otherwise.
+            if len(codes) + len(new) > _MOST_CODES:
+                codes.clear()
+                self._known.clear()
+                new = [*keys]
+            for key in new:
+                codes[key] = encode_child(rank_of(key))
+            # The sort takes what is sorted already as one run.
+            self._known += sorted(new, key=codes.__getitem__)
+            self._known.sort(key=codes.__getitem__)
+        if len(self._known) < _DENSE * len(keys):
+            return [key for key in self._known if key in keys]
+        return sorted(keys, key=codes.__getitem__)
+
+    def _put(self, orders: Orders, keys: Sequence[Any], payloads: Sequence[Any], parts: Sequence[Part]) -> None:
+        """Put new cells in place."""
+        if self._snapshots:
+            # Before `put`, which overwrites them.
+            before = {turn: self._before(turn, some) for turn, some, _ in parts}
+            self._note_cells((orders, keys, payloads, self.watermark.value, before))
+        for turn, _, put in parts:
+            cells = self._keys_of(turn)
+            count = len(cells)
+            put(cells)
+            if len(cells) > count:
+                self._hold_turn(turn, len(cells) - count)
+
+    def _before(self, turn: Turn, keys: Iterable[Any]) -> dict[Any, Any]:
+        cells = self._by_mark.get(turn, _NO_CELLS)
+        return {key: cells.get(key) for key in keys}
+
+    def _run_turn(self, timer: Timer, keys: dict[Any, Any], mark: bytes, before: int) -> None:
+        ranked = self._ranked(keys)
+        # Keys of one rank are rare, so the second key of the order is computed only for them.
+        if tied := len({self._codes[key] for key in ranked}) < len(ranked):
+            ranked.sort(key=lambda key: (self._codes[key], tie_of(key)))
+        # The place of an output has the code of its key, so outputs of a turn have the same order
+        # on any number of workers.
+        prefix, codes = self._prefix(mark, timer), self._codes
+        places = [prefix + codes[key] for key in ranked]
+        if (not self._records or None not in keys.values()) and self._end(
+            timer, ranked, keys, places, mark, before, tied=tied
+        ):
+            return
+        # The cells of the keys that are worked on alone have to be found.
+        turn = (timer.time, timer.tag)
+        self._by_mark[turn] = keys
+        for is_alone, some in groupby(zip(ranked, places, strict=True), key=lambda each: keys[each[0]] is None):
+            chosen = [*some]
+            these = [key for key, _ in chosen]
+            cells = {key: keys[key] for key in these}
+            if not is_alone and self._end(timer, these, cells, [place for _, place in chosen], mark, before, tied=tied):
+                for key in these:
+                    del keys[key]
+                continue
+            for key, place in chosen:
+                self._run_timer(place, key, timer, before)
+        self._by_mark.pop(turn, None)
+
+    def _end(
+        self,
+        timer: Timer,
+        ranked: Sequence[Any],
+        cells: Mapping[Any, Any],
+        places: Sequence[bytes],
+        mark: bytes,
+        before: int,
+        *,
+        tied: bool,
+    ) -> bool:
+        """Work on a timer that a mark makes due for keys with cells.
+
+        Return False if the keys have to go alone.
+
+        Args:
+            timer: The timer.
+            ranked: The keys, in order.
+            cells: Their cells.
+            places: Their places.
+            mark: The place of the mark.
+            before: The watermark before it.
+            tied: Whether keys may share a place.
+        """
+        now = Now(decode_time(mark), self.watermark.value, before)
+        try:
+            outputs = self._cells.end(ranked, cells, timer, now)
+        except Exception:  # noqa: BLE001 - the one that fails is found if each goes alone
+            return False
+        turn = (timer.time, timer.tag)
+        self._hold_turn(turn, -len(ranked))
+        changed: dict[Turn, Any] = {turn: cells}
+        if (later := self._cells.after(turn, self.watermark.value)) is not None:
+            changed[later] = dict.fromkeys(cells)
+            self._keys_of(later).update(cells)
+            self._hold_turn(later, len(ranked))
+        if self._snapshots:
+            self._note_cells(((mark,), (), (), 0, changed))
+        if not outputs:
+            return True
+        each = len(outputs) // len(ranked)
+        if each == 1 and not tied:
+            self._orders += [place + _FIRST for place in places]
+            self._outputs += outputs
+            self._place, self._number = places[-1], 1
+        else:
+            for number, place in enumerate(places):
+                self._add(place, outputs[each * number : each * (number + 1)])
+        return True
+
+    # -- records ---------------------------------------------------------------------------------------------------
+
+    def _record_now(self, key: Any) -> Record | None:
+        record = self._records.get(key)
+        if record is not None:
+            return record
+        # No turn has come that a key waits for: of those that are found all cells count.
+        found = [(turn, cell) for turn, cells in self._by_mark.items() if (cell := cells.get(key)) is not None]
+        # Turns were added as items came; states and snapshots need one order.
+        found.sort(key=_turn_of)
+        return self._record_of(found)
+
+    def _record_of(self, cells: Sequence[tuple[Turn, Any]]) -> Record | None:
+        """Return the record of a key that has these cells."""
+        if not cells:
+            return None
+        holds = [hold for turn, _ in cells if (hold := self._cells.hold(turn)) is not None]
+        timers = tuple([(*turn, True) for turn, _ in cells])
+        return (self._cells.joined(cells), timers, min(holds, default=None))
+
+    def _cells_in(self, record: Record | None) -> Sequence[tuple[Turn, Any]] | None:
+        """Return the cells of a record, if it is no more than these."""
+        if record is None:
+            return ()
+        state, timers, hold = record
+        turns = [timer[:2] for timer in timers]
+        cells = self._cells.parted(state, turns) if turns else None
+        if cells is None:
+            return None
+        found = [*zip(turns, cells, strict=True)]
+        own = self._record_of(found)
+        return found if own is not None and own[2] == hold else None
+
+    def _keep(self, key: Any, before: Record | None, record: Record | None) -> None:
+        if before is not None and key not in self._records:  # a record has one hold, and each cell that of its turn
+            for timer in before[1]:
+                self._hold_turn(timer[:2], -1)
+            if before[2] is not None:
+                self._hold(before[2])
+            self._records[key] = before
+        super()._keep(key, before, record)
+        if record is None:
+            return
+        cells = self._cells_in(record)
+        if cells is None:
+            for timer in record[1]:
+                self._by_mark[timer[:2]][key] = None
+            return
+        if record[2] is not None:
+            self._let_go(record[2])
+        for turn, cell in cells:
+            self._by_mark[turn][key] = cell
+            self._hold_turn(turn, 1)
+        del self._records[key]
+
+    def _hold_turn(self, turn: Turn, times: int) -> None:
+        """Note that more cells hold the marks where those of a turn do, or less."""
+        hold = self._cells.hold(turn)
+        if hold is None:
+            return
+        if times > 0:
+            self._hold(hold, times)
+        else:
+            self._let_go(hold, -times)
+
+    # -- snapshots -------------------------------------------------------------------------------------------------
+
+    def _note(self, orders: list[bytes], keys: list[Any], before: list[Record | None]) -> None:
+        if self._snapshots and orders:
+            self._log.append((orders, keys, before))
+            self._add_names(keys)
+            for key, record in zip(keys, before, strict=True):
+                self._note_record(self._past, key, record)
+
+    def _note_cells(self, entry: Together) -> None:
+        self._log.append(entry)
+        self._past.note(entry[4])
+        for keys in entry[4].values():
+            if not self._named >= keys.keys():
+                self._add_names(keys)
+
+    def _add_names(self, keys: Iterable[Any]) -> None:
+        named = self._named
+        for key in keys:
+            if key not in named:
+                named.add(key)
+                self.names.append(key)
+
+    def _note_record(self, past: Past, key: Any, record: Record | None) -> None:
+        """Note the record that a key has had until now, unless that is known already."""
+        if key in past.records:
+            return
+        changed = {turn: noted.pop(key) for turn, noted in past.cells.items() if key in noted}
+        if changed:
+            cells = self._cells_in(record)
+            assert cells is not None
+            then = {turn: cell for turn, cell in ({**dict(cells), **changed}).items() if cell is not None}
+            record = self._record_of(sorted(then.items(), key=_turn_of))
+        past.records[key] = record
+
+    def cut(self, before: bytes) -> Sequence[Mapping[Any, Any]]:
+        self.trim(before)
+        then, past = self._past, Past()
+        for entry in self._log:
+            start = bisect_left(entry[0], before) if entry[0][0] < before else 0
+            if len(entry) == 3:
+                for key, old in zip(entry[1][start:], entry[2][start:], strict=True):
+                    self._note_record(past, key, old)
+            else:
+                past.note(entry[4] if start == 0 else self._midway(entry, start))
+        # From here on, `past` is what the next cut compares with.
+        self._past = past
+        names = dict.fromkeys(then.records)
+        for turn, noted in then.cells.items():
+            cells, since = self._by_mark.get(turn, _NO_CELLS), past.cells.get(turn, _NO_CELLS)
+            for key, cell in noted.items():
+                if (since[key] if key in since else cells.get(key)) is not cell:
+                    names[key] = None
+        table = self._table()
+        changes: dict[Any, Any] = {}
+        for key in names:
+            record = self._record_then(key, table)
+            if key not in then.records or record is not then.records[key]:
+                changes[key] = GONE if record is None else record
+        changes |= self.watermark.cut(before)
+        return [changes] if changes else []
+
+    def _midway(self, entry: Together, count: int) -> dict[Turn, dict[Any, Any]]:
+        """Return the cells after only the first `count` items of `entry`.
+
+        The items of an entry went in together.
+        """
+        _, keys, payloads, watermark, before = entry
+        cells = {turn: {key: cell for key, cell in old.items() if cell is not None} for turn, old in before.items()}
+        # Computed again instead of stored: few runs of items are cut in their midst, and the others
+        # need no copy of the cells after each item.
+        self._call("begin")
+        try:
+            found = self._cells.take(keys[:count], payloads[:count], [(0, watermark)], cells)
+        finally:
+            self._call("end")
+        assert isinstance(found, tuple)
+        for turn, _, put in found[0]:
+            put(cells[turn])
+        return {turn: {key: cells[turn].get(key) for key in old} for turn, old in before.items()}
+
+    def _table(self) -> Cut:
+        turns = sorted(self._by_mark.keys() | self._past.cells.keys())
+        return [(turn, self._by_mark.get(turn, _NO_CELLS), self._past.cells.get(turn, _NO_CELLS)) for turn in turns]
+
+    def _record_then(self, key: Any, table: Cut) -> Record | None:
+        """Return the record of a key at the last cut."""
+        if key in self._past.records:
+            return self._past.records[key]
+        if key in self._records:
+            return self._records[key]
+        found = [(turn, then[key] if key in then else now.get(key)) for turn, now, then in table]
+        return self._record_of([each for each in found if each[1] is not None])
+
+    def snapshot_of(self, names: Sequence[Any]) -> Mapping[Any, Any]:
+        table, shared = self._table(), self.watermark.stored
+        found = ((name, shared[name] if name in shared else self._record_then(name, table)) for name in names)
+        return {name: record for name, record in found if record is not None}
+
+
+def _turn_of(cell: tuple[Turn, Any]) -> Turn:
+    return cell[0]

@@ -1,1 +1,4 @@
-"""The engine: one process of a job: its node, its epochs, and the whole job when one process is enough."""
+"""The engine: one process of a job.
+
+Its node, its epochs, and the whole job when one process is enough.
+"""

@@ -1,7 +1,7 @@
 """One epoch of a job: the control loop, beside the parts in its process.
 
-An embedded job has all its parts there, and one epoch. Of a job on several processes the supervisor has the rears and
-perhaps the trackers, and a fault is followed by another epoch.
+An embedded job has all its parts there, and one epoch. In a job on several processes, the supervisor has the rears and
+perhaps the trackers, and a failure is followed by another epoch.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from flamecore.errors import FlameError, TransportError
 from flamecore.model.messages import CONTROL, Delivered, Failing, FrontEnded, Prepared, Reached
 from flamecore.model.plan import Plan
 from flamecore.model.settings import StateTable
+from flamecore.runtime.codec.codec import Codec
 from flamecore.runtime.engine.node import Bindable, Node
 from flamecore.runtime.engine.snapshots.coordinator import SnapshotCoordinator
 from flamecore.runtime.operators.table import Operators
@@ -47,6 +48,31 @@ class ReconfigureSignal(Exception):
     """An epoch ends on purpose; the job continues with another shape."""
 
 
+class FirstDelivery:
+    """The first output that an epoch delivers, and the time since which it is awaited."""
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+        self._seen = asyncio.Event()
+
+    @property
+    def seen(self) -> bool:
+        """Return whether an output has been delivered in this epoch."""
+        return self._seen.is_set()
+
+    def note(self) -> None:
+        """Note that an output has been delivered."""
+        self._seen.set()
+
+    async def wait(self) -> None:
+        """Wait for it."""
+        await self._seen.wait()
+
+    def awaited_less_than(self, limit_s: float) -> bool:
+        """Return whether it has not come, and has not had that long to come."""
+        return not self.seen and time.monotonic() < self._since + limit_s
+
+
 class Epoch:
     """One epoch, in the process that has the control.
 
@@ -56,10 +82,11 @@ class Epoch:
         observers: Observers of events.
         name: Name of the epoch, unique in this job.
         deadlines: The job's deadlines.
-        failing: Function called with the error when a record is known to end the job, so reading on is useless. It may
-            be called twice: the second time with the error that ends the epoch.
-        taken: Function called with every snapshot.
-        encoders, operators: Those of the workers in this process; see `flamecore.runtime.engine.node.Node`.
+        encoders, operators, codec: Those of the workers in this process; see `flamecore.runtime.engine.node.Node`.
+
+    Attributes:
+        outcome: Its end: done, or with the error that has ended it.
+        begun: Whether the fronts have begun.
     """
 
     def __init__(
@@ -70,18 +97,15 @@ class Epoch:
         *,
         name: str = "",
         deadlines: Deadlines,
-        failing: Callable[[FlameError], None],
-        taken: Callable[[Manifest], None] = lambda manifest: None,
         encoders: Mapping[str, Encode] = MappingProxyType({}),
         operators: Operators = MappingProxyType({}),
+        codec: Codec | None = None,
     ) -> None:
         self.name = name
         self.plan = plan
         self.outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.outcome.add_done_callback(_heed)  # an epoch that is over may fail again
-        self.created = time.monotonic()
-        self.moved = asyncio.Event()
-        """Event set once an output has been delivered in this epoch."""
+        self.first_delivery = FirstDelivery()
         self.node = Node(
             plan,
             transport,
@@ -90,10 +114,9 @@ class Epoch:
             encoders=encoders,
             operators=operators,
             deadlines=deadlines,
+            codec=codec,
         )
         self._completion = Completion(plan)
-        self.door = _door(plan)
-        self._failing, self._taken = failing, taken
         self._coordinator: SnapshotCoordinator | None = None
         self.begun = False
         self._finishing = False
@@ -109,6 +132,8 @@ class Epoch:
         *,
         acker: Acker | None = None,
         workers: Sequence[int] = (),
+        failing: Callable[[FlameError], None],
+        taken: Callable[[Manifest], None] = lambda manifest: None,
     ) -> None:
         """Bind the control and the parts of this process, and start listening.
 
@@ -118,9 +143,14 @@ class Epoch:
             history: History of the job's state; None: it keeps none.
             acker: Strategy whose trackers are here; None: they are elsewhere.
             workers: Workers that are here, with open sources, and an acker.
+            failing: Function called with the error when a record is known to end the job, so reading on is useless. It
+                may be called twice: the second time with the error that ends the epoch.
+            taken: Function called with every snapshot.
         """
         plan, node = self.plan, self.node
-        sender = self._sender = Sender(await node.transport.bind(CONTROL), self.fail)
+        sender = self._sender = await node.senders.open(CONTROL)
+        # All parts are bound before the first one listens, so none sends to an address that is not
+        # there yet.
         if acker is not None:
             for index in range(acker.trackers):
                 await node.add_tracker(acker, index)
@@ -130,14 +160,12 @@ class Epoch:
             await node.add_rear(name, sinks[name], delivered_up_to[name])
         if history is not None:
             state = plan.settings.state or StateTable()
-            self._coordinator = SnapshotCoordinator(
-                plan, history, self._completion, state, sender, node.rears, self._taken
-            )
-        self._start(self._hear(sender))
+            self._coordinator = SnapshotCoordinator(plan, history, self._completion, state, sender, node.rears, taken)
+        self._start(self._hear(sender, failing))
         node.listen()
 
     def begin(self) -> None:
-        """Begin to take snapshots, and start the fronts that are here; the others begin, too."""
+        """Begin to take snapshots, and start the fronts here; the others begin, too."""
         self.begun = True
         if self._coordinator is not None:
             self._start(self._coordinator.run())
@@ -153,24 +181,26 @@ class Epoch:
         if not task.cancelled() and (error := task.exception()) is not None:
             self.fail(error)
 
-    async def _hear(self, sender: Sender) -> None:
+    async def _hear(self, sender: Sender, failing: Callable[[FlameError], None]) -> None:
         """Process messages about progress, to the job's end and its last snapshot."""
-        completion, failing = self._completion, False
+        completion, door, told = self._completion, _door(self.plan), False
         while True:
+            # Looked at before each wait, not after a message: a job without partitions gets none,
+            # and ends, too.
             if not self.outcome.done() and not self._finishing:
                 if completion.done:
                     self._finishing = True
                     self._start(self._finish())
                 elif (error := completion.error) is not None:
-                    self._failing(error)
+                    failing(error)
                     self.fail(error)
-                elif completion.failing and not failing and (error := completion.expected) is not None:
-                    failing = True
-                    self._failing(error)
+                elif completion.failing and not told and (error := completion.expected) is not None:
+                    told = True
+                    failing(error)
             if completion.stored > self.plan.start:
-                self.moved.set()
+                self.first_delivery.note()
             delivery = await sender.endpoint.receive()
-            if not self.door.admits(*delivery):
+            if not door.admits(*delivery):
                 continue
             message = delivery.message
             if self._coordinator is not None and type(message) is Prepared:
@@ -193,6 +223,8 @@ class Epoch:
             FlameError: The snapshot fails.
         """
         if self._coordinator is not None:
+            # A task of the epoch, not of the caller: a command that asks for a snapshot and goes
+            # must not cancel it half-way.
             taking = self._start(self._coordinator.commit(first=first))
             await asyncio.wait((taking,))
             if not taking.cancelled():
@@ -223,6 +255,7 @@ class Epoch:
 
         If a part is out of reach, it is a `FaultError`, and the job may continue in another epoch.
         """
+        # The first outcome counts: what fails as parts of an ended epoch close is a consequence.
         if self.outcome.done():
             return
         self.outcome.set_exception(FaultError(error) if isinstance(error, TransportError) else error)

@@ -37,7 +37,7 @@ from flamecore.runtime.tasks.stats import JobReport, check_left_out
 
 
 class AnyJob(ABC):
-    """One run of a job, in one process (`Job`) or on several (`flamecore.runtime.cluster.job`).
+    """One run of a job, in one process (`Job`) or on several (`cluster.job`).
 
     Args:
         settings: Settings of the job.
@@ -45,17 +45,19 @@ class AnyJob(ABC):
         job_id: Id of the job, for the log; default: its name.
 
     Attributes:
+        id: Id of the job.
         begun: Whether it has begun to read.
         epoch: The present epoch; None: there is none yet.
     """
 
     def __init__(self, settings: JobSettings, observers: Sequence[object] = (), job_id: str = "") -> None:
         self.settings = settings
+        self.id = job_id or settings.name
         self.begun = False
         self.epoch: Epoch | None = None
         self._observers = Observers(observers)
         self._deadlines = Deadlines.of(settings)
-        self._shutdown = Shutdown(job_id or settings.name, self._deadlines)
+        self._shutdown = Shutdown(self.id, self._deadlines)
         self._draining = asyncio.Event()
         self._started: float | None = None
         self._ended: float | None = None
@@ -112,6 +114,14 @@ class AnyJob(ABC):
         self._draining.set()
         if self.epoch is not None:
             self._stop_reading(self.epoch)
+
+    def _begin(self, epoch: Epoch) -> None:
+        """Begin to read in an epoch whose parts all listen."""
+        epoch.begin()
+        self.begun = True
+        # A signal may have come while the job was starting.
+        if self._draining.is_set():
+            self._stop_reading(epoch)
 
     @abstractmethod
     def _stop_reading(self, epoch: Epoch, *, failing: bool = False) -> None:
@@ -184,6 +194,8 @@ class Job(AnyJob):
         graph.check(barrier=settings.barrier)
         history = await open_history(stack, self._store, graph, settings, deadlines, lost=self._end)
         if history is not None:
+            # While nothing is open: there is no other epoch, in which a part that turns out damaged
+            # later could be answered.
             await history.verify()
         plan = make_plan(graph, self._sources, settings, history=history)
         codec = Codec.of(graph)
@@ -197,9 +209,9 @@ class Job(AnyJob):
             transport,
             self._observers,
             deadlines=deadlines,
-            failing=self._failing,
             encoders=encoders_of(self._sinks),
             operators=self._operators,
+            codec=codec if transport.capabilities.serialises else None,
         )
         stack.push_async_callback(epoch.aclose)
         workers = range(plan.workers)
@@ -212,12 +224,9 @@ class Job(AnyJob):
             most = (settings.state or StateTable()).max_uncommitted
             epoch.node.state_access = StateAccess(history.store, codec, history.resume(), most)
         acker = self._make_acker(acker_plan(plan))
-        await epoch.open(sinks, delivered_up_to, history, acker=acker, workers=workers)
+        await epoch.open(sinks, delivered_up_to, history, acker=acker, workers=workers, failing=self._failing)
         self._observers.job_started(settings.name, plan.workers)
-        if self._draining.is_set():
-            self._stop_reading(epoch)
-        epoch.begin()
-        self.begun = True
+        self._begin(epoch)
         self._check()
         try:
             await epoch.outcome

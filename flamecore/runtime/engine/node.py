@@ -7,8 +7,8 @@ on several processes each worker process is a node with a worker, and the superv
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from random import Random, SystemRandom
 from types import MappingProxyType
 from typing import Protocol
@@ -16,29 +16,30 @@ from typing import Protocol
 from flamecore.abc.acker import Acker
 from flamecore.abc.hooks import Observers
 from flamecore.abc.sink import Encode, Sink
-from flamecore.abc.source import Reader, Source
+from flamecore.abc.source import Source
 from flamecore.abc.transport import Endpoint
-from flamecore.errors import SinkError
-from flamecore.model.failure import Failure, ending_error
+from flamecore.model.failure import Failure
 from flamecore.model.messages import CONTROL
-from flamecore.model.meta import FrontId
 from flamecore.model.plan import DEAD_LETTERS, Plan
+from flamecore.runtime.codec.codec import Codec
+from flamecore.runtime.codec.wire import STORED
+from flamecore.runtime.engine.part_tasks import PartTasks
+from flamecore.runtime.engine.reading import FrontTasks, Readers
 from flamecore.runtime.engine.snapshots.journal import EpochStore
 from flamecore.runtime.engine.snapshots.participant import SnapshotWriter
+from flamecore.runtime.operators.strict import Encodes
 from flamecore.runtime.operators.table import Operators
 from flamecore.runtime.parts.collector import Collector
 from flamecore.runtime.parts.counters import NodeStats, merged
 from flamecore.runtime.parts.front import Front
-from flamecore.runtime.parts.histogram import Histogram
-from flamecore.runtime.parts.room import Room
 from flamecore.runtime.parts.worker import Worker
 from flamecore.runtime.state.format import Binding
 from flamecore.runtime.state.journal import Journal, load_journal
 from flamecore.runtime.state.restore import StateAccess, load_manifest, load_state
 from flamecore.runtime.state.schema import groups_by_place, state_schema
 from flamecore.runtime.state.writer import StateWriter
-from flamecore.runtime.tasks.deadlines import CallDeadline, Deadlines
-from flamecore.runtime.tasks.front_task import Ended, FrontTask, Heartbeats, Reading, StopSignal
+from flamecore.runtime.tasks.deadlines import Deadlines
+from flamecore.runtime.tasks.front_task import StopSignal
 from flamecore.runtime.tasks.rear_task import RearTask, patient
 from flamecore.runtime.tasks.sender import Sender
 from flamecore.runtime.tasks.tracker_task import TrackerTask
@@ -51,16 +52,73 @@ class Bindable(Protocol):
     async def bind(self, address: str) -> Endpoint: ...
 
 
-class Part(Protocol):
-    """A part with a task of its own."""
-
-    async def run(self) -> None: ...
-
-
 class Counting(Protocol):
     """A part that counts."""
 
     def counts(self) -> NodeStats: ...
+
+
+class Senders:
+    """The senders of the parts of a node, on one transport.
+
+    Args:
+        transport: The started transport.
+        fail: Function called with errors of sending.
+    """
+
+    def __init__(self, transport: Bindable, fail: Callable[[BaseException], None]) -> None:
+        self._transport, self._fail = transport, fail
+        self._senders: list[Sender] = []
+
+    def __iter__(self) -> Iterator[Sender]:
+        return iter(self._senders)
+
+    async def bind(self, address: str) -> Sender:
+        """Open the address of a part of the node, which closes it."""
+        sender = await self.open(address)
+        self._senders.append(sender)
+        return sender
+
+    async def open(self, address: str) -> Sender:
+        """Open an address beside those of the parts; the caller closes it."""
+        return Sender(await self._transport.bind(address), self._fail)
+
+
+class WorkerFactory:
+    """The factory of the workers of a node.
+
+    Args:
+        plan: The job's plan.
+        encoders: Encoders of the sinks, by name.
+        operators: Operators of plugins, besides the engine's.
+        codec: Codec of what leaves the process; None: nothing does.
+    """
+
+    def __init__(
+        self, plan: Plan, encoders: Mapping[str, Encode], operators: Operators, codec: Codec | None = None
+    ) -> None:
+        self._plan, self._encoders, self._operators, self._codec = plan, encoders, operators, codec
+        # From the system, unless a test sets a seed: processes that drew the same numbers would
+        # cancel each other's messages in the acker.
+        self._random = SystemRandom() if plan.settings.seed is None else Random(plan.settings.seed)
+
+    def make(self, index: int, acker: Acker, fronts: Sequence[Front], state: StateAccess | None) -> Worker:
+        """Make a worker, with its side of the acker."""
+        encodes = Encodes(
+            kept=None if state is None else partial(state.codec.encode, limits=STORED),
+            sent=None if self._codec is None else self._codec.encode,
+        )
+        return Worker(
+            index,
+            self._plan,
+            reporter=acker.reporter(index),
+            listener=acker.listener(),
+            random=Random(self._random.getrandbits(64)),
+            fronts=fronts,
+            encoders=self._encoders,
+            operators=self._operators,
+            encodes=encodes,
+        )
 
 
 class Node:
@@ -75,6 +133,7 @@ class Node:
         encoders: Encoders of the sinks, by name.
         operators: Operators of plugins, besides the engine's.
         deadlines: The job's deadlines.
+        codec: Codec of what leaves the process; None: nothing does.
     """
 
     def __init__(
@@ -88,113 +147,56 @@ class Node:
         encoders: Mapping[str, Encode] = MappingProxyType({}),
         operators: Operators = MappingProxyType({}),
         deadlines: Deadlines | None = None,
+        codec: Codec | None = None,
     ) -> None:
         self.plan = plan
         self.state_access = state_access
-        self.encoders = encoders
-        self.operators = operators
-        self.transport = transport
         self.workers: list[WorkerTask] = []
         self.trackers: list[TrackerTask] = []
         self.rears: list[RearTask] = []
-        self.front_tasks: list[FrontTask] = []
-        self.heartbeats: list[Heartbeats] = []
-        self.snapshot_writers: list[SnapshotWriter] = []
-        self.senders: list[Sender] = []
-        self.stop = StopSignal()
-        self._fail = fail
+        self.senders = Senders(transport, fail)
+        self._factory = WorkerFactory(plan, encoders, operators, codec)
         self._observers = observers or Observers(())
-        self._latency = Histogram()
-        self._readers: dict[FrontId, Reader] = {}
-        self._again: set[FrontId] = set()
-        self._rooms: list[Room] = []
-        self._edges = AsyncExitStack()
         self._deadlines = deadlines or Deadlines()
-        self._tasks: dict[asyncio.Task[None], CallDeadline | None] = {}
-        self._random = SystemRandom() if plan.settings.seed is None else Random(plan.settings.seed)
+        self._readers = Readers(plan, self._deadlines)
+        self._fronts = FrontTasks(plan)
+        self._tasks = PartTasks(fail)
+
+    @property
+    def stop(self) -> StopSignal:
+        """Return the signal that stops the fronts."""
+        return self._fronts.stop
 
     # -- assembly ---------------------------------------------------------------------------------------------------
 
     async def open_sources(
         self, sources: Mapping[str, Source], workers: Sequence[int], states: Sequence[tuple[object, bool]] = ()
     ) -> None:
-        """Open the partitions whose fronts the given workers host.
-
-        Args:
-            sources: Sources by name.
-            workers: Numbers of the workers.
-            states: For each front (position, whether it has ended) to continue from; default: from the start.
-
-        Raises:
-            SourceError: A partition cannot be opened.
-        """
-        for number, (front, partition) in enumerate(zip(self.plan.fronts, self.plan.partitions, strict=True), 1):
-            if self.plan.host_of(number) not in workers:
-                continue
-            position, ended = states[number - 1] if states else (None, False)
-            if ended:
-                self._readers[front] = Ended()
-                continue
-            source = sources[front.source]
-            again = source.capabilities.replayable
-            # By the wall clock a later run would give records that were left unread other times.
-            if again and self.plan.settings.clock == "sequence":
-                self._again.add(front)
-            reader = self._readers[front] = await source.open(partition, position if again else None)
-            self._edges.push_async_callback(self._deadlines.close, self._deadlines.source(front), reader.aclose)
+        """Open the partitions whose fronts the given workers host; see `Readers.open`."""
+        await self._readers.open(sources, workers, states)
 
     async def add_tracker(self, acker: Acker, index: int) -> None:
         """Add one of the acker's trackers, which sends its news to every worker."""
         tracker = acker.tracker(index)
         for worker in range(self.plan.workers):
             tracker.subscribe(f"worker/{worker}")
-        self.trackers.append(TrackerTask(tracker, await self._bind(f"acker/{index}")))
+        self.trackers.append(TrackerTask(tracker, await self.senders.bind(f"acker/{index}")))
 
     async def add_worker(self, acker: Acker, index: int) -> None:
         """Add one of the workers, with its fronts, whose partitions are open."""
         plan = self.plan
         numbers = [number for number in range(1, len(plan.fronts) + 1) if plan.host_of(number) == index]
-        fronts = await self._fronts(numbers)
-        worker = Worker(
-            index,
-            plan,
-            reporter=acker.reporter(index),
-            listener=acker.listener(),
-            random=Random(self._random.getrandbits(64)),
-            fronts=fronts,
-            encoders=self.encoders,
-            operators=self.operators,
-        )
-        worker_task = WorkerTask(worker, await self._bind(f"worker/{index}"), self._latency, self._advanced)
+        fronts = await self._make_fronts(numbers)
+        worker = self._factory.make(index, acker, fronts, self.state_access)
+        worker_task = WorkerTask(worker, await self.senders.bind(f"worker/{index}"), self._advanced)
         self.workers.append(worker_task)
-        most, uncommitted = _share(plan.settings.max_in_flight, len(fronts), plan), None
+        max_uncommitted = None
         if self.state_access is not None:
             await self._add_state(self.state_access, worker, worker_task)
-            uncommitted = _share(self.state_access.max_uncommitted, len(fronts), plan)
-        room = Room(worker.fronts, most, uncommitted)
-        self._rooms.append(room)
-        for readings in self._group_readings(fronts):
-            self.front_tasks.append(FrontTask(readings, worker_task, plan, room, self.stop))
-        waits = len(plan.fronts) > 1 or plan.graph.has_timers  # a single front keeps no other waiting
-        if plan.settings.clock == "wall" and fronts and waits:
-            self.heartbeats.append(Heartbeats(worker_task, plan.settings.heartbeat_interval_s))
+            max_uncommitted = self.state_access.max_uncommitted
+        self._fronts.add(worker_task, self._readers.readings(fronts), max_uncommitted)
 
-    def _group_readings(self, fronts: Sequence[Front]) -> list[list[Reading]]:
-        """Return what each task of fronts reads."""
-        together: list[Reading] = []
-        alone: list[list[Reading]] = []
-        policies = self.plan.settings.source_policies
-        for front in fronts:
-            reader, policy = self._readers[front.name], policies.get(front.name.source, "fail")
-            deadline, again = self._deadlines.source(front.name), front.name in self._again
-            reading = Reading(front, reader, policy, deadline, again=again)
-            if reader.waits:
-                alone.append([reading])
-            else:
-                together.append(reading)
-        return [together, *alone] if together else alone
-
-    async def _fronts(self, numbers: Sequence[int]) -> list[Front]:
+    async def _make_fronts(self, numbers: Sequence[int]) -> list[Front]:
         plan, state_access = self.plan, self.state_access
         journal = Journal({}, {})
         if state_access is not None:
@@ -205,6 +207,8 @@ class Node:
             position, start, ended = (
                 state_access.resume.fronts[number - 1] if state_access is not None else (None, plan.start, False)
             )
+            # New times of the wall clock begin above all that sinks hold, whatever the clock of
+            # this machine says.
             front = Front(
                 name,
                 number,
@@ -231,8 +235,14 @@ class Node:
         placed = {vertex.name: of for vertex in self.plan.graph.vertices if (of := groups_by_place(vertex)) is not None}
         owned_alike: dict[tuple[int, ...], list[str]] = {}
         for vertex in self.plan.graph.vertices:
+            # One writer for all operations with the same owners: a part names one range of key
+            # groups.
             if vertex.name in operations and vertex.stateful:
                 owned_alike.setdefault(self.plan.owners_of(vertex), []).append(vertex.name)
+        if manifest is not None:
+            for front in manifest.fronts:
+                if front.marked and front.number in worker.fronts:
+                    worker.restore_marked(front.number, state_access.codec.decode(front.marked, STORED))
         writers = []
         for owners, names in owned_alike.items():
             own = [group for group, owner in enumerate(owners) if owner == worker.index]
@@ -245,7 +255,7 @@ class Node:
             theirs = {name: operations[name] for name in names}
             writers.append(StateWriter(theirs, state_access.codec, span, parts, alone=len(owned_alike) == 1))
         resume = state_access.resume
-        snapshot_writer = worker_task.snapshots = SnapshotWriter(
+        worker_task.snapshots = SnapshotWriter(
             worker,
             writers,
             EpochStore(state_access.store, resume.epoch, Binding(resume.identity, resume.run)),
@@ -254,9 +264,8 @@ class Node:
             {number: self._readers[front.name] for number, front in worker.fronts.items()},
             self._deadlines,
             flush=worker_task.flush,
-            taken=self._wake,
+            taken=self._fronts.wake,
         )
-        self.snapshot_writers.append(snapshot_writer)
 
     async def add_rear(self, name: str, sink: Sink, delivered_up_to: int) -> None:
         """Add one of the rears, after the workers, if any.
@@ -276,7 +285,7 @@ class Node:
                 orders=sink.wants_orders,
             ),
             sink,
-            await self._bind(f"rear/{name}"),
+            await self.senders.bind(f"rear/{name}"),
             listeners=[*here, CONTROL] if patient(plan) else [*here, *away, CONTROL],
             away=away if patient(plan) else (),
             delivered=self._observers.batch_released,
@@ -285,22 +294,18 @@ class Node:
         )
         self.rears.append(rear)
 
-    async def _bind(self, address: str) -> Sender:
-        sender = Sender(await self.transport.bind(address), self._fail)
-        self.senders.append(sender)
-        return sender
-
     # -- running ---------------------------------------------------------------------------------------------------
 
     def listen(self) -> None:
         """Start every part but the fronts."""
-        self._start([*self.trackers, *self.workers, *self.rears, *self.snapshot_writers])
+        writers = [worker_task.snapshots for worker_task in self.workers if worker_task.snapshots is not None]
+        self._tasks.start([*self.trackers, *self.workers, *self.rears, *writers])
 
     def begin(self) -> None:
         """Start the fronts; all other parts listen."""
         for worker_task in self.workers:
             worker_task.greet()
-        self._start([*self.front_tasks, *self.heartbeats])
+        self._tasks.start(self._fronts.parts)
 
     async def halt(self, rest: Callable[[asyncio.Task[None]], None]) -> None:
         """End every part at once, and close the readers, because an epoch ends early.
@@ -314,59 +319,16 @@ class Node:
             SinkError: The contents of a sink are not known now.
             SourceError: A reader cannot be closed.
         """
-        written = await self._end_parts()
+        written = await self._tasks.end(self.workers, self.rears)
         for sender in self.senders:
             rest(asyncio.create_task(sender.aclose()))
-        await self._edges.aclose()
+        await self._readers.aclose()
         for error in written:
             raise error
 
-    async def _end_parts(self) -> list[BaseException]:
-        """End all parts; the rears finish the batch that is being written.
-
-        Calls that timed out are left behind.
-
-        Returns:
-            The errors of sinks whose contents are not known.
-        """
-        for worker_task in self.workers:
-            worker_task.aclose()
-        for task, deadline in self._tasks.items():
-            if deadline is None:
-                task.cancel()
-        written = await asyncio.gather(*[rear.writer.halt() for rear in self.rears], return_exceptions=True)
-        for rear in self.rears:
-            rear.aclose()
-        for task, deadline in self._tasks.items():
-            if deadline is None:
-                await asyncio.wait((task,))
-            else:
-                task.cancel()
-                with suppress(SinkError):  # already in `written`
-                    await deadline.wait_done(task)
-        for worker_task in self.workers:
-            worker_task.worker.close()
-        return [error for error in written if error is not None]
-
-    def _start(self, parts: Sequence[Part]) -> None:
-        for part in parts:
-            task = asyncio.create_task(_run(part), name=type(part).__name__)
-            task.add_done_callback(self._part_ended)
-            self._tasks[task] = part.writer.deadline if isinstance(part, RearTask) else None
-
-    def _part_ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._fail(error)
-
     def _advanced(self, worker: int, time: int) -> None:
         self._observers.minimum_time_advanced(worker, time)
-        self._wake()
-
-    def _wake(self) -> None:
-        for room in self._rooms:
-            room.note()
-        for front_task in self.front_tasks:
-            front_task.wake()
+        self._fronts.wake()
 
     async def aclose(self) -> None:
         """End every part, and close every edge; a second call does nothing.
@@ -375,31 +337,14 @@ class Node:
             SinkError: The contents of a sink are not known now.
             FlameError: Something cannot be closed.
         """
-        written = await self._end_parts()
+        written = await self._tasks.end(self.workers, self.rears)
         for sender in self.senders:
             await sender.aclose()
-        await self._edges.aclose()
+        await self._readers.aclose()
         for error in written:
             raise error
 
     def stats(self) -> NodeStats:
         """Return the counters of this node's parts."""
-        workers = [worker_task.worker for worker_task in self.workers]
-        parts: list[Counting] = [*workers, *self.front_tasks, *self.rears, *self.senders]
-        return merged([*(part.counts() for part in parts), NodeStats(latency=self._latency.buckets())])
-
-
-def _share(most: int, fronts: int, plan: Plan) -> int:
-    """Return the share of some fronts in a limit of all fronts of a job."""
-    return most * fronts // max(len(plan.fronts), 1)
-
-
-async def _run(part: Part) -> None:
-    """Run a part.
-
-    User code that raises `SystemExit` or `MemoryError` ends the job, like any other error.
-    """
-    try:
-        await part.run()
-    except (SystemExit, MemoryError) as error:
-        raise ending_error(error, f"the work of a {type(part).__name__}") from error
+        parts: list[Counting] = [*self.workers, *self._fronts.tasks, *self.rears, *self.senders]
+        return merged(part.counts() for part in parts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 
 from flamecore import events
@@ -37,6 +37,8 @@ def make_plan(
     *,
     fronts: Sequence[tuple[str, int, str]] | None = None,
     history: History | None = None,
+    past: Collection[int] = (),
+    unread: Collection[int] | None = None,
     start: int = 0,
 ) -> Plan:
     """Return the plan of a job, with its fronts numbered.
@@ -45,6 +47,7 @@ def make_plan(
         graph, sources, settings: As for `Job`.
         fronts: (source, partition number, partition) in the order of front numbers, if another process found them.
         history: History of the state to continue from, after its scan.
+        past, unread: As in the plan, if another process found them.
         start: Time at which fronts start, if another process has found it.
 
     Raises:
@@ -53,7 +56,12 @@ def make_plan(
     if history is not None:
         start = history.start
         states = history.find_fronts(graph, sources)
+        for source, names in history.gone.items():
+            logger().warning(
+                events.PARTITION_REMOVED, job=settings.name, source=source, partitions=len(names), first=names[0]
+            )
         fronts = [(front.source, front.partition, front.partition_name) for front in states]
+        past, unread = history.past, history.unread
     elif fronts is None:
         fronts = [
             (source.name, number, partition)
@@ -66,6 +74,8 @@ def make_plan(
         settings,
         start,
         partitions=tuple(partition for _, _, partition in fronts),
+        past=frozenset(past),
+        unread=frozenset(range(1, len(fronts) + 1) if unread is None else unread),
     )
 
 
@@ -98,6 +108,7 @@ async def open_history(
     deadline = deadlines.store(store.name, state.commit_timeout_s)
     stack.push_async_callback(deadlines.close, deadline, store.aclose)
     await store.open()
+    # The lease before the scan: what is found while another run is active does not last.
     if lost is not None and settings.leased and store.capabilities.durable:
         lease = await StateLease.acquire(
             store, settings.name, lease_s=state.lease_s, lost=lost, take_over=settings.take_over, listed=listed
@@ -143,10 +154,11 @@ async def open_sinks(
         stack.push_async_callback(deadlines.close, deadline, sink.aclose)
         if history is None or snapshot is None or not known or sink.guarantee != "exactly_once":
             continue
+        # What is missing in the sink is below the snapshot, so no run would make it again.
         if delivered_up_to[name] < history.start:
             raise SinkError(
                 f"sink {name!r} holds its output up to {delivered_up_to[name]}, "
-                f"and the state goes on from {history.start}",
+                f"and the state continues from {history.start}",
                 hint="Bring back what the sink held; or delete the state, to make all outputs again.",
                 sink=name,
             )

@@ -84,6 +84,8 @@ class StateLease:
             if last is not None and held and not take_over:
                 await _wait_for_end(store, number, last)
             holder = _made(job, lease_s=lease_s, listed=listed)
+            # A new blob with the next number, not a changed one: a store can only create, and of
+            # several runs one creates it.
             if not await store.create(holder_blob(number + 1), msgspec.json.encode(holder)):
                 continue  # another run was faster, or the holder has renewed
             lease = cls(store, holder, number + 1, lost)
@@ -121,6 +123,7 @@ class StateLease:
         """Send heartbeats until another run has the state."""
         lease_s = self.holder.lease_s
         while True:
+            # Three times in a lease, so that one or two that fail, or are slow, do not lose it.
             await asyncio.sleep(lease_s / 3)
             try:
                 async with asyncio.timeout(lease_s):
@@ -145,6 +148,8 @@ class StateLease:
                 self._number, own = _number_of(names[-1]), names[-1]
             if own not in names or own != names[-1]:
                 raise self._taken(newest)
+            # The number grows with each heartbeat: others see that it changes, so no clocks of two
+            # hosts are compared.
             holder = msgspec.structs.replace(self.holder, seen=time.time())
             if await self._store.create(holder_blob(self._number + 1), msgspec.json.encode(holder)):
                 break
@@ -224,6 +229,9 @@ async def _wait_for_end(store: Store, number: int, last: Holder) -> None:
         if newest != number and other is not None:
             raise other.refusal(store.name, holder_blob(newest))
         if clock() >= until:
+            # A process that runs and is silent may be busy in a function of the flow. On its own
+            # host that is known, so it keeps the state; on another host silence is all there is to
+            # see.
             if seen == "running":
                 raise last.refusal(store.name, holder_blob(number))
             return

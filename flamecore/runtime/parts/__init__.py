@@ -1,4 +1,5 @@
-"""The parts of a job as plain state, driven by calls: worker, front, collector, completion.
+"""The parts of a job as plain state, driven by calls.
 
-No socket, no task, no asyncio: a task drives them in a job, a seeded scheduler in a simulation.
+They are worker, front, collector and completion. No socket, no task, no asyncio: a task drives them in a job, a seeded
+scheduler in a simulation.
 """

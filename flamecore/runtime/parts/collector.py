@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from flamecore.abc.operator import Columns
 from flamecore.errors import OrderViolationError
@@ -37,7 +37,7 @@ class Complete(NamedTuple):
     """
 
     time: int
-    payloads: Sequence[Any]
+    payloads: Sequence[object]
     failure: Failure | None = None
     orders: Orders | None = None
     until: int = MIN_TIME
@@ -77,6 +77,8 @@ class Collector:
         self.time = MIN_TIME
         self.workers = workers
         self._through = [MIN_TIME] * workers
+        # A queue for each worker: what one sends is in order already, so a delivery is a merge, and
+        # never a sort of what has been merged before.
         self._pending: list[deque[Columns]] = [deque() for _ in range(workers)]
         self._failures: list[tuple[bytes, Failure]] = []
 
@@ -104,6 +106,8 @@ class Collector:
         reached = time if failure is None else failure.at.time
         start = bisect_left(orders, encode_time(self.delivered_up_to)) if self.delivered_up_to > MIN_TIME else 0
         end = len(orders) if failure is None else bisect_left(orders, encode_time(reached))
+        # What the sink has is cut off here, by time, and not at the workers: only the sink's own
+        # word, given when it was opened, says how far that goes.
         if start or end < len(orders):
             orders, payloads = orders[start:end], payloads[start:end]
             last = orders[-1] if orders else b""
@@ -147,6 +151,8 @@ class Collector:
         last = max([some[-1] for some, _ in ready])
         if len(ready) < 2:
             return (*ready[0], last)
+        # Nobody looks at single orders, mostly: then the payloads are woven together by stretches,
+        # and the orders are never spelled out.
         looked_at = self._orders or self._failures or self.delivered_up_to > MIN_TIME
         if not looked_at and (by := stretches([some for some, _ in ready])) is not None:
             return [], woven([payloads for _, payloads in ready], by), last
@@ -157,6 +163,8 @@ class Collector:
             values += parts
         # The sort takes each payload's order as its key, without making pairs. It detects sorted runs: it is a merge.
         values.sort(key=partial(next, iter(ordered)))
+        # Two items of one order would leave in an arbitrary sequence. It is looked for among the
+        # runs' sets, since within one run orders ascend.
         if _share_an_order([some for some, _ in ready]):
             ordered.sort()
             twice = next(one for one, other in pairwise(ordered) if one == other)

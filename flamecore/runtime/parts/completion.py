@@ -54,6 +54,8 @@ class Completion:
         """
         if self._open or self.failing:
             return False
+        # A stopped front may go on in the next run: what is behind it is left to that, so that
+        # sinks miss nothing.
         end = min(self._stopped, default=self._end)
         return end <= self._start or all(time >= end for time in self._stored.values())
 

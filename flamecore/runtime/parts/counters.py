@@ -1,7 +1,8 @@
-"""The counters of a job, declared once: their names, what they mean, and how those of several parts are one.
+"""The counters of a job, declared once.
 
-Status, progress, log and docs follow from the declaration. A new counter is a field here, and a value in `counts` of
-the part that counts it.
+A declaration has the counter's name, its meaning, and how the values of several parts are combined. Status, progress,
+log and docs follow from the declaration. A new counter is a field here, and a value in `counts` of the part that counts
+it.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ def _added(tables: Iterable[Mapping[K, int]]) -> dict[K, int]:
     for table in tables:
         for key, count in table.items():
             total[key] = total.get(key, 0) + count
+    # Without zeros, so that progress and status show only what has happened.
     return {key: count for key, count in total.items() if count}
 
 
@@ -63,7 +65,7 @@ def _counter(
     text: str,
     key: str = "",
     *,
-    merge: Callable[[Iterable[Any]], Any] | None = None,
+    merge: Callable[[Iterable[Any]], object] | None = None,
     present: bool = False,
     shown: bool = False,
 ) -> dict[str, Meaning]:
@@ -97,7 +99,7 @@ class Counters:
     in_flight: int = field(
         default=0,
         metadata=_counter(
-            "records read, and not yet delivered with all that came of them; never more than `job.max_in_flight`",
+            "records read whose outputs are not yet all delivered; never more than `job.max_in_flight`",
             present=True,
         ),
     )
@@ -157,6 +159,30 @@ class Counters:
         default_factory=dict,
         metadata=_counter(
             "the front, or the operation, whose marks hold back that watermark", "OPERATION", merge=_any, present=True
+        ),
+    )
+    pending: dict[str, int] = field(
+        default_factory=dict,
+        metadata=_counter(
+            "pending timers of that ordered operation: of windows each that is open has one", "OPERATION", present=True
+        ),
+    )
+    late: dict[str, int] = field(
+        default_factory=dict,
+        metadata=_counter(
+            "items that came to that ordered operation behind the watermark, and were taken", "OPERATION", shown=True
+        ),
+    )
+    dropped: dict[str, int] = field(
+        default_factory=dict,
+        metadata=_counter("items that that ordered operation did not take, as too late", "OPERATION", shown=True),
+    )
+    ahead: dict[str, int] = field(
+        default_factory=dict,
+        metadata=_counter(
+            "records that do not count for the marks of that operation, as their times are too far ahead",
+            "OPERATION",
+            shown=True,
         ),
     )
     rejected: int = field(default=0, metadata=_counter("malformed records", shown=True))

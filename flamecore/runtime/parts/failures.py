@@ -4,7 +4,7 @@ A failure goes the way of an output, to a barrier on the worker that hosts the f
 knows the record's place in its source. It waits there until the minimum time has passed it, and is gone if an operation
 takes back the guess that failed.
 
-Where a failure ends the job, each operation has such a barrier, which opens at the minimum time of the operation: so no
+If a failure ends the job, each operation has such a barrier, which opens at the minimum time of the operation: so no
 sink behind the operation opens for the record before the failure is known, and no other sink waits for it.
 """
 
@@ -17,7 +17,7 @@ from random import Random
 
 from flamecore.abc.operator import Fail, Step
 from flamecore.errors import FlameError
-from flamecore.model.failure import Failure, FlowMistake, describe, shorten_repr, user_frames, user_traceback
+from flamecore.model.failure import Cause, Failure, FlowMistake, describe, shorten_repr, user_frames, user_traceback
 from flamecore.model.hashing import check_key
 from flamecore.model.meta import MIN_FRONT, GlobalTime
 from flamecore.model.ordered import Due
@@ -72,6 +72,8 @@ class Failures:
     def hold(self, index: int, order: bytes, trace: int, alive: bool, failure: Failure) -> None:
         """Hold a failure of a record whose front is hosted here, or take one back."""
         if index not in self._barriers:
+            # Made by the first failure: most jobs have none, and would look at an empty barrier of
+            # each operation in every flush.
             self._barriers[index] = Barrier("failures")
         self._barriers[index].step(order, trace, alive, failure)
 
@@ -148,7 +150,9 @@ class Failures:
 
 
 class FailureWays:
-    """The ways of failures from the operations of a worker to the workers that host the records' fronts.
+    """The ways of failures from the operations of a worker.
+
+    They lead to the workers that host the records' fronts.
 
     Args:
         worker: The number of this worker.
@@ -188,16 +192,13 @@ class FailureWays:
             failure = Failure(
                 source=None,
                 vertex=vertex.name,
-                record=shorten_repr(payload),
+                record=shorten_repr(_shown(vertex, payload)),
                 key=key,
-                reason=reason,
+                cause=Cause(reason, user_frames(error), user_traceback(error) if letters and alive else "", error),
                 declared=vertex.declared,
-                frames=user_frames(error),
                 fatal=self._plan.settings.on_error == "fail" or isinstance(error, FlowMistake),
                 worker=self._worker,
                 at=GlobalTime.decode(order),
-                trace=user_traceback(error) if letters and alive else "",
-                error=error,
             )
             home(self._held.index_of(vertex, failure), order, trace ^ ident, alive, failure)
 
@@ -209,10 +210,19 @@ class FailureWays:
         Only that worker knows the record's place in its source.
         """
         host = self._plan.host_of(failure.at.front)
+        # To the front's worker by a channel of items, not to the control: it may be taken back, and
+        # its tombstone has to find it there.
         if host == self._worker:
             self._held.hold(index, order, trace, alive, failure)
         else:
             self._outboxes[host].put(index, order, trace, alive, failure)
+
+
+def _shown(vertex: Vertex, payload: object) -> object:
+    try:
+        return vertex.shown(payload)
+    except Exception:  # noqa: BLE001 - the payload may be what failed
+        return payload
 
 
 def _reason(error: Exception) -> str:
@@ -226,7 +236,10 @@ def _reason(error: Exception) -> str:
 
 
 def _refused_place(route: ByKey, key: object) -> str | None:
-    """Return why the place of a key cannot be hashed; None if it can, or if there is none."""
+    """Return why the place of a key cannot be hashed.
+
+    None: it can be, or there is none.
+    """
     if route.place is None:
         return None
     try:

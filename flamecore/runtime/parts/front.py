@@ -9,11 +9,11 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from flamecore.abc.source import Batch, Rejected
 from flamecore.model.clock import WALL_CLOCK, ClockName
-from flamecore.model.failure import Failure, shorten_repr
+from flamecore.model.failure import Cause, Failure, shorten_repr
 from flamecore.model.meta import MIN_TIME, FrontId, GlobalTime
 
 
@@ -31,7 +31,7 @@ class Malformed:
             vertex=None,
             record=shorten_repr(self.rejected.raw),
             key=None,
-            reason=self.rejected.reason,
+            cause=Cause(self.rejected.reason),
             fatal=fatal,
             at=GlobalTime(time, front.number),
         )
@@ -39,6 +39,7 @@ class Malformed:
 
 def split(batch: Batch, first: int) -> tuple[Batch, Batch]:
     """Split a batch into its first `first` records, and the others."""
+    # By position, since rejected records stand anywhere among the others.
     places = sorted([*batch.positions, *(rejected.position for rejected in batch.rejected)])
     last = places[first - 1]
     count = sum(position <= last for position in batch.positions)
@@ -71,8 +72,188 @@ class Admitted(NamedTuple):
     """Consecutive records of one batch, with times from `first` on, admitted at `at`."""
 
     first: int
-    positions: Sequence[Any]
+    positions: Sequence[object]
     at: float
+
+
+class Undelivered:
+    """The admitted records of a front that are not delivered, with their positions.
+
+    Args:
+        describe, original: As for `Front`.
+
+    Attributes:
+        count: Number of the records.
+    """
+
+    __slots__ = ("_batches", "_describe", "_original", "count")
+
+    def __init__(self, describe: Callable[[object], str], original: Callable[[object], bytes | None]) -> None:
+        self._describe, self._original = describe, original
+        self._batches: deque[Admitted] = deque()
+        self.count = 0
+
+    def add(self, batch: Admitted) -> None:
+        """Add a batch that was admitted."""
+        self._batches.append(batch)
+        self.count += len(batch.positions)
+
+    def remove(self, before: int) -> list[tuple[float, int]]:
+        """Remove records below a time; return their (arrival time, number of records)."""
+        done = []
+        while self._batches:
+            first, positions, at = self._batches[0]
+            if first >= before:
+                break
+            self._batches.popleft()
+            count = min(before - first, len(positions))
+            # A batch may be delivered in part: the rest keeps its positions, which errors and dead
+            # letters show.
+            if count < len(positions):
+                self._batches.appendleft(Admitted(before, positions[count:], at))
+            self.count -= count
+            done.append((at, count))
+        return done
+
+    def where(self, time: int) -> str:
+        """Return the formatted position of the record of a time; empty if it was removed."""
+        found = self._positions(time)
+        return self._describe(found[0]) if found else ""
+
+    def original(self, time: int) -> bytes | None:
+        """Return the record of a time as its source has it; None if unavailable."""
+        found = self._positions(time)
+        return self._original(found[0]) if found else None
+
+    def _positions(self, time: int) -> Sequence[object]:
+        """Return a sequence with the position of the record of a time; empty if removed."""
+        place = bisect_right(self._batches, time, key=lambda batch: batch.first) - 1
+        if place < 0:
+            return ()
+        first, positions, _ = self._batches[place]
+        return (positions[time - first],) if time - first < len(positions) else ()
+
+
+class Uncut:
+    """The admitted records of a front that are in no snapshot, with their positions.
+
+    Args:
+        position: Position of the last record before them; None: the beginning.
+        kept: Whether there are snapshots; without them nothing is kept.
+
+    Attributes:
+        count: Number of the records.
+    """
+
+    __slots__ = ("_batches", "_kept", "_position", "_trimmed", "count")
+
+    def __init__(self, position: object, *, kept: bool) -> None:
+        self._position, self._kept = position, kept
+        self._batches: deque[Admitted] = deque()
+        self._trimmed = 0  # number of these below the time of the last trim
+        self.count = 0
+
+    @property
+    def last(self) -> object:
+        """Return the position of the last record."""
+        return self._batches[-1].positions[-1] if self._batches else self._position
+
+    def add(self, batch: Admitted) -> None:
+        """Add a batch that was admitted."""
+        if self._kept:
+            self._batches.append(batch)
+            self.count += len(batch.positions)
+
+    def trim(self, time: int) -> None:
+        """Drop the positions of records below a time, except the last."""
+        batches = self._batches
+        while batches and batches[0].first < time:
+            first, positions, at = batches.popleft()
+            count = min(time - first, len(positions))
+            self._position = positions[count - 1]
+            self._trimmed += count
+            if count < len(positions):
+                batches.appendleft(Admitted(first + count, positions[count:], at))
+
+    def cut(self, time: int, next_time: int) -> tuple[object, int]:
+        """Remove the records below a time; return the last position and the next time.
+
+        Args:
+            time: Time of the snapshot.
+            next_time: Next time of the front.
+        """
+        self.trim(time)
+        self.count -= self._trimmed
+        self._trimmed = 0
+        return self._position, self._batches[0].first if self._batches else max(next_time, time)
+
+
+class EarlierTimes:
+    """The times that an earlier run gave, which a continuing front gives again.
+
+    Args:
+        journal, end: As for `Front`.
+    """
+
+    __slots__ = ("_end", "_times")
+
+    def __init__(self, journal: Iterable[tuple[int, int]], end: int | None) -> None:
+        self._times = deque(journal)
+        self._end = end
+
+    @property
+    def first(self) -> int | None:
+        """Return the first of these times; None if there are none left."""
+        return self._times[0][0] if self._times else None
+
+    @property
+    def count(self) -> int | None:
+        """Return the number of records for the first of them; None if there are none left."""
+        return abs(self._times[0][1]) if self._times else None
+
+    @property
+    def is_mark(self) -> bool:
+        """Return whether the first of them is the time of a mark, and of no record."""
+        return bool(self._times) and self._times[0][1] < 0
+
+    def take(self, most: int) -> int:
+        """Take the times of so many records at most; return the first."""
+        first, count = self._times.popleft()
+        # Fewer records than were journaled together: the rest get the rest of the times.
+        if count > most:
+            self._times.appendleft((first + most, count - most))
+        return first
+
+    def left(self, next_time: int) -> int | None:
+        """Return the number of records from a time to its earlier end.
+
+        None: it had no end.
+        """
+        return None if self._end is None else max(self._end - next_time, 0)
+
+
+class FrontClock:
+    """The clock that new times of a front are taken from.
+
+    Args:
+        kind, now_us: As for `Front`.
+        floor: Lower bound of new times.
+    """
+
+    __slots__ = ("_floor", "_now_us", "is_wall")
+
+    def __init__(self, kind: ClockName, now_us: Callable[[], int] | None, floor: int) -> None:
+        self.is_wall = kind == "wall"
+        self._now_us = now_us or WALL_CLOCK.get()
+        self._floor = floor
+
+    def read(self, latest: int) -> int:
+        """Return a lower bound of the next time.
+
+        Args:
+            latest: Latest time of all fronts of the worker.
+        """
+        return max(self._floor, self._now_us(), latest) if self.is_wall else self._floor
 
 
 class Front:
@@ -93,12 +274,14 @@ class Front:
         snapshots: Whether snapshots are taken: positions are then kept until the next one.
         ended: Whether it had ended before `start`, and is not read again.
         journal: Times given earlier, as (first, number of records), in a continuing front of the wall clock. They are
-            given again to the first records it reads.
+            given again to the first records it reads. With the number -1, it was idle then.
         end: Time at which a continuing front of the sequence clock ended earlier.
 
     Attributes:
         latest: Latest time, shared by the fronts of a worker: of two records read one after the other, the second has
             the later time.
+        is_idle: Whether it has been said that it is idle since its last record.
+        waits_since: Since when it waits for its source, on a monotonic clock in seconds; None: it does not.
     """
 
     def __init__(
@@ -119,33 +302,36 @@ class Front:
     ) -> None:
         self.name = name
         self.number = number
-        self.clock = clock
         self.next_time = start
         self.suffix = number.to_bytes(4, "big")
-        self.in_flight = 0
         self.latest = LatestTime()
-        self._now_us = now_us or WALL_CLOCK.get()
-        self._describe, self._original = describe, original
-        self.position = position
         self.ended = ended
-        self.uncommitted = 0
-        self._trimmed = 0  # number of these below the time of the last trim
-        self._floor = start
-        self._snapshots = snapshots
-        self._admitted: deque[Admitted] = deque()
-        self._uncut: deque[Admitted] = deque()
-        self._journal = deque(journal)
-        self._end = end
+        self.is_idle = False
+        self.waits_since: float | None = None
+        self._clock = FrontClock(clock, now_us, start)
+        self._earlier = EarlierTimes(journal, end)
+        self._undelivered = Undelivered(describe, original)
+        self._uncut = Uncut(position, kept=snapshots)
+
+    @property
+    def in_flight(self) -> int:
+        """Return the number of records that are not delivered."""
+        return self._undelivered.count
+
+    @property
+    def uncommitted(self) -> int:
+        """Return the number of records that are in no snapshot."""
+        return self._uncut.count
 
     @property
     def records_left(self) -> int | None:
         """Return the number of records until its earlier end; None if it has none."""
-        return None if self._end is None else max(self._end - self.next_time, 0)
+        return self._earlier.left(self.next_time)
 
     @property
     def times_left(self) -> int | None:
         """Return the number of records for the next journaled times; None: no limit."""
-        return self._journal[0][1] if self._journal else None
+        return self._earlier.count
 
     def stamp(self, positions: Sequence[object], at: float) -> int:
         """Give consecutive times to as many records as positions; return the first.
@@ -154,37 +340,53 @@ class Front:
             positions: Position of each record.
             at: Arrival of the batch, on a monotonic clock in seconds: release latency is measured from here.
         """
-        if self._journal and positions:
-            first, count = self._journal.popleft()
-            self.next_time = first
-            # Fewer records than were journaled together: the rest get the rest of the times.
-            if count > len(positions):
-                self._journal.appendleft((first + len(positions), count - len(positions)))
-        elif not self._journal:
-            self._move_on()
-        first = self.next_time
+        first = self._next(len(positions))
         if positions:
-            self.next_time = first + len(positions)
-            self.latest.time = max(self.latest.time, self.next_time)
-            self.in_flight += len(positions)
+            self.is_idle = False
             batch = Admitted(first, positions, at)
-            self._admitted.append(batch)
-            if self._snapshots:
-                self.uncommitted += len(positions)
-                self._uncut.append(batch)
+            self._undelivered.add(batch)
+            self._uncut.add(batch)
         return first
 
     def stamp_end(self) -> int:
         """Give its end a time of its own, and return it.
 
         For snapshots and journals it is that of one more record at the last position: where a front goes on from before
-        it, its end gets the same time again.
+        it, its end gets the same time again. Nothing is delivered of it.
         """
-        position = self._uncut[-1].positions[-1] if self._uncut else self.position
-        admitted, in_flight = self._admitted.copy(), self.in_flight
-        time = self.stamp((position,), 0.0)
-        self._admitted, self.in_flight = admitted, in_flight  # nothing is delivered of it
+        return self._stamp_mark()
+
+    # A time of its own, since the wall clock decides when a front is idle: in the journal, a later
+    # run finds the same mark at the same place.
+    def stamp_idle(self) -> int:
+        """Give the mark that it is idle a time of its own, as to its end, and return it."""
+        self.is_idle = True
+        return self._stamp_mark()
+
+    @property
+    def was_idle(self) -> bool:
+        """Return whether the next of its earlier times is that of a mark that it was idle."""
+        return self._earlier.is_mark
+
+    def _stamp_mark(self) -> int:
+        position = self._uncut.last
+        time = self._next(1)
+        self._uncut.add(Admitted(time, (position,), 0.0))
         return time
+
+    def _next(self, count: int) -> int:
+        """Take consecutive times for so many records; return the first."""
+        if self._earlier.first is None:
+            self._move_on()
+        elif count:
+            # While there are earlier times no clock is asked: the same records get the same times, or
+            # the sink would take them for new ones.
+            self.next_time = self._earlier.take(count)
+        first = self.next_time
+        if count:
+            self.next_time = first + count
+            self.latest.time = max(self.latest.time, self.next_time)
+        return first
 
     @property
     def moves_on(self) -> bool:
@@ -192,72 +394,42 @@ class Front:
 
         Its next record then comes after all records that its worker has read before.
         """
-        return self.clock == "wall" and not self._journal
+        return self._clock.is_wall and self._earlier.first is None
 
     def promise(self) -> int:
         """Return a time below which no later record will be; for a front without records."""
-        if self._journal:
-            return self._journal[0][0]
-        self._move_on()
-        return self.next_time
+        if self._earlier.first is None:
+            self._move_on()
+            return self.next_time
+        return self._earlier.first
 
+    # Never back, whatever the clock of the machine does: after a jump backwards times go on from
+    # the last one until it has caught up.
     def _move_on(self) -> None:
-        now = max(self._now_us(), self.latest.time) if self.clock == "wall" else self._floor
-        self.next_time = max(self.next_time, self._floor, now)
+        self.next_time = max(self.next_time, self._clock.read(self.latest.time))
 
     def cut(self, time: int) -> tuple[object, int]:
         """Return (position of the last record below `time`, next time).
 
         A front that continues from `time` begins there. Positions below `time` are dropped: the next cut is no earlier.
         """
-        self.trim(time)
-        self.uncommitted -= self._trimmed
-        self._trimmed = 0
-        return self.position, self._uncut[0].first if self._uncut else max(self.next_time, time)
+        return self._uncut.cut(time, self.next_time)
 
     def trim(self, time: int) -> None:
         """Drop the positions of records below `time`, except the last.
 
         The next cut is no earlier.
         """
-        uncut = self._uncut
-        while uncut and uncut[0].first < time:
-            first, positions, at = uncut.popleft()
-            count = min(time - first, len(positions))
-            self.position = positions[count - 1]
-            self._trimmed += count
-            if count < len(positions):
-                uncut.appendleft(Admitted(first + count, positions[count:], at))
+        self._uncut.trim(time)
 
     def delivered(self, before: int) -> list[tuple[float, int]]:
         """Drop records below `before`; return their (arrival time, number of records)."""
-        done = []
-        while self._admitted:
-            first, positions, at = self._admitted[0]
-            if first >= before:
-                break
-            self._admitted.popleft()
-            count = min(before - first, len(positions))
-            if count < len(positions):
-                self._admitted.appendleft(Admitted(before, positions[count:], at))
-            self.in_flight -= count
-            done.append((at, count))
-        return done
+        return self._undelivered.remove(before)
 
     def where(self, time: int) -> str:
         """Return the formatted position of the record of a time; empty if it was dropped."""
-        found = self._positions(time)
-        return self._describe(found[0]) if found else ""
+        return self._undelivered.where(time)
 
     def original(self, time: int) -> bytes | None:
         """Return the record of a time as its source has it; None if unavailable."""
-        found = self._positions(time)
-        return self._original(found[0]) if found else None
-
-    def _positions(self, time: int) -> Sequence[object]:
-        """Return a sequence with the position of the record of a time; empty if dropped."""
-        place = bisect_right(self._admitted, time, key=lambda batch: batch.first) - 1
-        if place < 0:
-            return ()
-        first, positions, _ = self._admitted[place]
-        return (positions[time - first],) if time - first < len(positions) else ()
+        return self._undelivered.original(time)

@@ -31,7 +31,7 @@ class Records(NamedTuple):
 
     source: str
     orders: list[bytes]
-    values: list[Any]
+    values: list[object]
     mixed: bool = False
 
 
@@ -45,6 +45,7 @@ class FrontMerge:
     def __init__(self, fronts: Mapping[int, Front]) -> None:
         self._fronts = fronts
         self._waiting: dict[int, deque[Records]] = {number: deque() for number in fronts}
+        # Two heaps of heads, not one of records: a batch is one entry, however many records it has.
         self._heads: list[tuple[bytes, int]] = []  # (order of its first record, front) of each with waiting records
         self._next: dict[int, bytes] = {}  # lower bound of the next order of each front
         self._least: list[tuple[bytes, int]] = []  # a heap of the same, with outdated entries
@@ -69,10 +70,12 @@ class FrontMerge:
             self._next.pop(number, None)
             return
         order = self._next[number] = encode_time(front.promise()) + front.suffix
+        # The former entry of the front stays in the heap, and is skipped when it comes to the top:
+        # a heap cannot find it.
         heappush(self._least, (order, number))
 
     def close(self, number: int) -> None:
-        """Note that a front reads nothing more."""
+        """Note that a front reads no more records."""
         self._next.pop(number, None)
 
     def first_time(self, number: int) -> int | None:
@@ -130,6 +133,8 @@ class FrontMerge:
         limit, heads = self._limit(), self._heads
         ripe: list[Records] = []
         self._firsts.clear()
+        # Front by front, and then merged at once: a heap entry for each record would cost several
+        # comparisons more.
         while heads and self._is_ripe(limit):
             first, number = heappop(heads)
             self._firsts[number] = first
@@ -178,6 +183,7 @@ def merged(pieces: Sequence[Records]) -> list[Records]:
     mixed = any(piece.mixed for piece in pieces)
     first = pieces[0].source
     if all(piece.source == first for piece in pieces):
+        # Fronts of the wall clock mostly follow each other straight, and need no merge at all.
         if all(earlier.orders[-1] < later.orders[0] for earlier, later in pairwise(pieces)):
             return [together(pieces)]
         return [Records(first, *_in_rows(pieces), mixed)]

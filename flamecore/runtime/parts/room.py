@@ -79,6 +79,7 @@ class Room:
 
     def _room(self, number: int, most: int) -> int:
         room = self._level - self._fronts[number].in_flight
+        # Only if something has changed since: it takes a look at every front.
         if number not in self._counted or (room < most and (self._changed or self._gone)):
             self._deal()
             room = self._level - self._fronts[number].in_flight

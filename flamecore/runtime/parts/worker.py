@@ -30,12 +30,13 @@ from flamecore.model.messages import (
     Released,
     Settled,
 )
-from flamecore.model.meta import MIN_FRONT, MIN_TIME, decode_time, encode_time
+from flamecore.model.meta import MIN_FRONT, MIN_TIME, decode_time, encode_time, orders_of
 from flamecore.model.plan import DEAD_LETTERS, Plan
 from flamecore.runtime.operators.compiler import compile_worker
 from flamecore.runtime.operators.exchange import Outbox, arrive
 from flamecore.runtime.operators.marks import MarkingOperator
 from flamecore.runtime.operators.prefix import Ahead, runs_of
+from flamecore.runtime.operators.strict import NOT_ENCODED, Encodes
 from flamecore.runtime.operators.table import Operators
 from flamecore.runtime.parts.counters import NodeStats
 from flamecore.runtime.parts.failures import Failures, FailureWays
@@ -53,11 +54,13 @@ class Cut(NamedTuple):
         time: The snapshot's time.
         fronts: For each front it hosts: (number, position, next time, whether it has ended).
         changes: For each stateful operation, by name of its vertex, the pieces of changes since the last cut.
+        marked: For each of these fronts that has any, the states of its markings, by name.
     """
 
     time: int
-    fronts: tuple[tuple[int, Any, int, bool], ...]
-    changes: dict[str, Sequence[Mapping[Any, Any]]]
+    fronts: tuple[tuple[int, object, int, bool], ...]
+    changes: dict[str, Sequence[Mapping[object, object]]]
+    marked: Mapping[int, Mapping[str, object]] = MappingProxyType({})
 
 
 class Worker:
@@ -72,6 +75,7 @@ class Worker:
         fronts: The fronts it hosts.
         encoders: Encoders of payloads, for sinks that have one.
         operators: Operators of plugins, besides the engine's.
+        encodes: Functions that encode values which snapshots store, and which go to other processes.
     """
 
     def __init__(
@@ -85,6 +89,7 @@ class Worker:
         fronts: Sequence[Front] = (),
         encoders: Mapping[str, Encode] = MappingProxyType({}),
         operators: Operators = MappingProxyType({}),
+        encodes: Encodes = NOT_ENCODED,
     ) -> None:
         self.index = index
         self.plan = plan
@@ -99,6 +104,7 @@ class Worker:
         self._held: dict[int, int] = {}  # promises of fronts that wait for their records to run
         self._promised: dict[int, int] = {}  # for each front with given times, the time after the last
         self._opening = plan.opening_of(index)
+        self._unread = set(plan.unread)
         self._closing: set[int] = set()  # fronts that end once their times are stored and their records have run
         self._merge_of = merges(plan.graph, self.fronts) if plan.settings.barrier else {}
         self._merges = tuple(dict.fromkeys(self._merge_of.values()))
@@ -124,9 +130,15 @@ class Worker:
         self._failures = Failures(plan, self.fronts)
         ways = FailureWays(index, plan, random=random, outboxes=self.outboxes, held=self._failures)
         self._segment_of = (*segments.entered, *self._failures.segments, *segments.entered)
-        self.compiled = compile_worker(plan, index, random, self.outboxes, ways.fail_at, operators)
+        self.compiled = compile_worker(plan, index, random, self.outboxes, ways.fail_at, operators, encodes)
         self._told = dict.fromkeys(self.compiled.timed, MIN_TIME)  # by segment, the last time passed to operators
         self.compiled.arrivals.update(self._failures.arrivals())
+        self._folding = [
+            (number, marking)
+            for number, front in self.fronts.items()
+            for marking in self._markings_of(front)
+            if marking.folds is not None
+        ]
 
     # -- input -----------------------------------------------------------------------------------------------------
 
@@ -140,6 +152,7 @@ class Worker:
             policy: Treatment of malformed records: "fail", "skip" or "dead_letter".
         """
         front = self.fronts[number]
+        self._idle_again(front)
         values, positions = batch.values, batch.positions
         times_left = front.times_left
         if times_left is not None and len(values) + len(batch.rejected) > times_left:
@@ -152,9 +165,14 @@ class Worker:
                 values, positions = merge_rejected(batch)
         first = front.stamp(positions, at)
         self.admitted += len(batch.values)
-        suffix = front.suffix
         if len(values):
-            orders = [encode_time(time) + suffix for time in range(first, first + len(values))]
+            # One time after the other for one batch, not a reading of the clock for each record: what is
+            # consecutive stays a run, and a journal holds it in two numbers.
+            orders = orders_of(first, len(values), front.suffix)
+            if number in self._unread:
+                self._unread.remove(number)
+                for marking in self._markings_of(front):
+                    marking.begin(orders[0])
             # The driver may return any sequence, and may reuse it; a run is kept, and encoded like a list.
             values = list(values)
             malformed = bool(batch.rejected) and policy != "skip"
@@ -168,6 +186,8 @@ class Worker:
                 self._run(front.name.source, orders, values, mixed)
             else:
                 merge.add(number, Records(front.name.source, orders, values, mixed))
+        # Times of the wall clock are not the same in a second run, so they are stored before an
+        # output may depend on them. Those of the sequence clock follow from positions.
         if times_left is None and self.plan.snapshots and self.plan.settings.clock == "wall" and positions:
             # Nothing is released before the front promises the next time: until then these can be stored.
             self.given_times.append(GivenTimes(number, first, len(positions)))
@@ -176,12 +196,17 @@ class Worker:
             self._promise(number, front.next_time if times_left is None else front.promise())
 
     def _run(self, source: str, orders: list[bytes], values: list[Any], mixed: bool) -> None:
-        """Run records, from the first operation on that has not run; arguments as for `Records`."""
+        """Run records from the first operation that has not run.
+
+        The arguments are those of `Records`.
+        """
         entrance = self.compiled.entrances[source]
         if not mixed:
             entrance.run(orders, 0, values)
             return
         step = entrance.step
+        # Records of one kind in a row go on together: one failure in a batch does not make items of
+        # all the others.
         for kind, some in groupby(zip(orders, values, strict=True), key=lambda record: type(record[1])):
             if kind is Ahead:
                 assert entrance.behind is not None, "nothing is ahead of a source without a prefix"
@@ -237,21 +262,52 @@ class Worker:
 
     def heartbeat(self, number: int) -> None:
         """Promise the next time of a front that has nothing to send now."""
+        self._idle_again(self.fronts[number])
         if number not in self._promised:
             self._promise(number, self.fronts[number].promise())
+
+    def idle_front(self, number: int, waited_us: float) -> None:
+        """Make a front idle for its markings if it has waited long enough for its source.
+
+        A second run would not find the same wait, so the time of the mark is stored like that of a record, at the last
+        position.
+        """
+        front = self.fronts[number]
+        markings = [marking for marking in self._markings_of(front) if marking.idle_us is not None]
+        if not markings or front.is_idle or front.times_left is not None:
+            return
+        if all(waited_us >= marking.idle_us for marking in markings if marking.idle_us is not None):
+            time = self._say_idle(front)
+            if self.plan.snapshots:
+                # -1 and not 0, which is the end of a front in the journal.
+                self.given_times.append(GivenTimes(number, time, -1))
+                self._promised[number] = front.next_time
+
+    def _idle_again(self, front: Front) -> None:
+        """Say that a front was idle where it was in an earlier run."""
+        while front.was_idle:
+            self._say_idle(front)
+
+    def _say_idle(self, front: Front) -> int:
+        time = front.stamp_idle()
+        for marking in self._markings_of(front):
+            if marking.idle_us is not None:
+                marking.idle(encode_time(time) + front.suffix)
+        return time
 
     def confirm_times(self, given_times: Sequence[GivenTimes]) -> None:
         """Promise the times after the oldest given ones, which are now stored.
 
-        Outputs of their records may be released. Those of front 0 say how far time has passed, for timers.
+        Outputs of their records may be released. The times of front 0 are those that have passed, for timers.
         """
-        for number, first, records in given_times:
+        for given in given_times:
+            number, end = given.front, given.end
             if number == MIN_FRONT:
                 for intake in self.compiled.timers:
-                    intake.note_stored(first + records)
+                    intake.note_stored(end)
                 continue
-            self._promise(number, first + records)
-            if self._promised[number] == first + records:
+            self._promise(number, end)
+            if self._promised[number] == end:
                 del self._promised[number]
                 if number in self._closing:
                     self._end(number)
@@ -263,6 +319,7 @@ class Worker:
         the source grows until the job restarts after a fault, new records must not get times that others have passed.
         """
         front = self.fronts[number]
+        self._idle_again(front)
         stored = self.plan.snapshots and not front.ended
         if stored and self.plan.settings.clock == "sequence":
             self.given_times.append(GivenTimes(number, front.next_time, 0))
@@ -279,13 +336,17 @@ class Worker:
         entrance = self.compiled.entrances.get(front.name.source)
         return () if entrance is None else entrance.markings  # none if its source is no longer in the flow
 
+    def _markings(self) -> Sequence[MarkingOperator]:
+        """Return all markings."""
+        return [marking for entrance in self.compiled.entrances.values() for marking in entrance.markings]
+
     def _close_marks(self, front: Front, *, journaled: bool) -> None:
         """Say the last marks of a front, at a time of its own.
 
         The time counts as that of a record at the last position, for snapshots and journals: so the marks come again,
         at the same time, if a job goes on from before them.
         """
-        markings = [marking for marking in self._markings_of(front) if marking.closes]
+        markings = [marking for marking in self._markings_of(front) if marking.closes or front.number in self._unread]
         if not markings:
             return
         given = front.times_left is not None
@@ -305,6 +366,7 @@ class Worker:
         front = self.fronts[number]
         if number in self._merge_of:
             self._merge_of[number].close(number)
+        # Its times are not stored yet: the promise follows when they are, and must not come before.
         if number in self._promised:
             return front.next_time
         end = front.promise()
@@ -313,11 +375,15 @@ class Worker:
 
     def trim(self, time: int) -> None:
         """Drop history below `time`, a little at a time: no snapshot will be earlier."""
+        # Between two snapshots, because history is kept for them: summed up bit by bit it costs no
+        # pause when the next one is due.
         limit = encode_time(time)
         for front in self.fronts.values():
             front.trim(time)
         for operation in self.compiled.stateful.values():
             operation.trim(limit)
+        for number, marking in self._folding:
+            marking.state_of(number, time)
 
     def cut(self, time: int) -> Cut:
         """Return this worker's contribution to a snapshot at `time`.
@@ -326,11 +392,23 @@ class Worker:
         cut is no earlier.
         """
         limit = encode_time(time)
+        # A front that has ended counts as ended only once its last records are in the snapshot:
+        # otherwise a run that goes on from here would not read them again.
         fronts = tuple(
             (number, *front.cut(time), front.ended and front.uncommitted == 0) for number, front in self.fronts.items()
         )
         changes = {name: operation.cut(limit) for name, operation in self.compiled.stateful.items()}
-        return Cut(time, fronts, {name: changed for name, changed in changes.items() if changed})
+        marked: dict[int, dict[str, object]] = {}
+        for number, marking in self._folding:
+            if (state := marking.state_of(number, time)) is not None:
+                marked.setdefault(number, {})[marking.origin] = state
+        return Cut(time, fronts, {name: changed for name, changed in changes.items() if changed}, marked)
+
+    def restore_marked(self, number: int, states: Mapping[str, object]) -> None:
+        """Load the states of a front, by marking; call it before anything else."""
+        for front, marking in self._folding:
+            if front == number and marking.origin in states:
+                marking.restore(number, states[marking.origin])
 
     def restore(self, states: Mapping[str, dict[object, object]]) -> None:
         """Load the state of a snapshot, by operation; call it before anything else."""
@@ -363,6 +441,7 @@ class Worker:
             self._run_waiting()
         for waiting in self.compiled.waiting:
             if waiting.segment is not None:
+                # The least of all segments that lead here: an item may come from any of them.
                 known = encode_time(min(map(self.listener.min_time, self._inbound[waiting.segment])))
                 waiting.drain(known, self.step_items)
         for intake in self.compiled.timers:
@@ -388,6 +467,8 @@ class Worker:
         if self.has_steps:
             if not stepped:
                 self.step()
+            # What waits before a state is in flight, too. It is reported before the owed acks, so
+            # no minimum time passes it.
             self._hand_over_to_self()
         if self.plan.workers > 1:
             for target, outbox in enumerate(self.outboxes):
@@ -426,6 +507,8 @@ class Worker:
         """
         pieces = outbox.take()
         lowest: dict[int, bytes] = {}
+        # One number for all items of a segment, under the lowest time: they are processed together,
+        # so a number for each would say no more.
         for index, _, _, orders, _ in pieces:
             segment = self._segment_of[index]
             if segment not in lowest or orders[0] < lowest[segment]:
@@ -446,6 +529,8 @@ class Worker:
             before = self._waiting.get(segment)
             time = decode_time(lowest[segment]) if segment in lowest else None
             if before is not None:
+                # The same time waits as before: the acker need not hear of it. So a buffer costs a
+                # report only when its first item changes.
                 if before.time == time:
                     continue
                 self._owed.append(self._waiting.pop(segment))
@@ -475,6 +560,7 @@ class Worker:
         ending, letters = failures.release(min_time)
         if ending is not None:  # a sink may take long to reach the failed record
             out.append((CONTROL, Failing(ending)))
+        # Each sink opens by its own segment: one on a short branch does not wait for a long one.
         for rear, segment in self._opens.items():
             time = min_time(segment)
             outlet = self.compiled.outlets.get(rear)  # outlets exist only without the barrier
@@ -516,6 +602,7 @@ class Worker:
     def counts(self) -> NodeStats:
         """Return this worker's share of the counters."""
         stateful, buffers = self.compiled.stateful.items(), self.compiled.waiting
+        ordered = self.compiled.ordered.items()
         watermarks = {name: operation.watermark for name, operation in self.compiled.ordered.items()}
         holding = {name: held for name, watermark in watermarks.items() if (held := watermark.holding) is not None}
         return NodeStats(
@@ -531,6 +618,10 @@ class Worker:
                 name: vertex.name if vertex.ordered else str(self.plan.fronts[number - 1])
                 for name, (vertex, number) in holding.items()
             },
+            pending={name: pending for name, operation in ordered if (pending := operation.pending)},
+            late={name: late for name, operation in ordered if (late := getattr(operation.work, "late", 0))},
+            dropped={name: count for name, operation in ordered if (count := getattr(operation.work, "dropped", 0))},
+            ahead={marking.origin: ahead for marking in self._markings() if (ahead := marking.ahead)},
             rejected=self.rejected,
             failed=self._failures.passed,
             first_failed=dict(self._failures.first_passed),

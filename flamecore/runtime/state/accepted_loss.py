@@ -11,7 +11,7 @@ records them (`SinksAhead`), so that they can be accepted like any other loss.
 from __future__ import annotations
 
 import json
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import xxhash
 
@@ -46,7 +46,7 @@ class AcceptedLoss(NamedTuple):
             their outputs may come again under other times.
     """
 
-    operations: dict[str, dict[str, Any]]
+    operations: dict[str, dict[str, object]]
     fronts: tuple[tuple[str, str], ...] = ()
     sinks: tuple[tuple[str, int], ...] = ()
 
@@ -87,6 +87,8 @@ def accepted_blobs(identity: str, graph: Graph) -> tuple[str, str]:
     types = sorted({type_text(hint) for hint in payload_types(graph)})
     schema = state_schema(graph)
     fewer = {name: {key: fact for key, fact in facts.items() if key not in NEW} for name, facts in schema.items()}
+    # By all that the loss depends on: another state, or a flow that was changed again, finds no
+    # acceptance.
     digests = (json.dumps([identity, facts, types], sort_keys=True).encode() for facts in (schema, fewer))
     now, earlier = (f"{ACCEPTED}{xxhash.xxh3_128_hexdigest(digest)}" for digest in digests)
     return now, earlier
@@ -104,6 +106,7 @@ async def accept(store: Store, identity: str, graph: Graph, loss: AcceptedLoss) 
 
 
 async def _replace(store: Store, name: str, data: bytes) -> None:
+    # Not atomic, and it need not be: a run that finds neither blob is refused, as before the acceptance.
     if not await store.create(name, data):  # one exists, perhaps of another loss
         await store.delete([name])
         await store.create(name, data)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 from flamecore.abc.store import Store
 from flamecore.errors import CodecError, CorruptError, JobError
@@ -33,7 +33,7 @@ def has_changed(stored: Facts, now: Facts) -> bool:
     return types or stored.get("form", now.get("form")) != now.get("form")
 
 
-def misfit(vertex: Vertex, stored: Facts, now: Facts, values: Mapping[Any, Any]) -> str:
+def misfit(vertex: Vertex, stored: Facts, now: Facts, values: Mapping[object, object]) -> str:
     """Return why stored values do not fit an operation; empty if they do."""
     matcher = TypeMatcher()
     declared = returned(vertex.route.key) if isinstance(vertex.route, ByKey) else object
@@ -89,8 +89,8 @@ async def check_values(store: Store, codec: Codec, identity: str, manifest: Mani
             sample = dict(zip(keys[: left.get(name, 0)], values, strict=False))
             if why := misfit(vertices[name], manifest.flow[name], now[name], sample):
                 raise JobError(
-                    f"{name!r} cannot go on with the state that is stored for it: {why}",
-                    hint="See what would be kept: flamestream plan. To go on without the rest: flamestream plan "
+                    f"{name!r} cannot continue from the state that is stored for it: {why}",
+                    hint="flamestream plan shows what would be kept. To continue without the rest: flamestream plan "
                     "--accept. Or give the operation another name.",
                 )
             if name in left and (rest := left[name] - len(sample)) > 0:

@@ -73,6 +73,9 @@ class FrontState(NamedTuple):
         next_time: Time of its next record.
         ended: Whether it had ended.
         phase: Phase of the source: phases follow one another, each with its own driver.
+        marked: States of the markings of its records, by name, encoded by the flow's codec; empty: there are none.
+        gone: Whether its partition, which was read whole, was no longer there when the job last started.
+        unread: Whether nothing was read of it since the job began, or went on behind its end.
     """
 
     source: str
@@ -83,6 +86,9 @@ class FrontState(NamedTuple):
     next_time: int
     ended: bool
     phase: int = 1
+    marked: bytes = b""
+    gone: bool = False
+    unread: bool = False
 
     @property
     def place(self) -> tuple[str, int, str]:
@@ -189,6 +195,7 @@ class Manifest(NamedTuple):
         last: dict[tuple[tuple[int, int], tuple[str, ...]], int] = {}
         for part in self.parts:  # few distinct spans: one set for each number of workers
             said = part.groups, part.covers
+            # Lists by key group, not by worker: the next run may have another number of workers.
             last[said] = max(part.since, last.get(said, 0))
         swept = {operation: [0] * KEY_GROUPS for operation in operations}
         for ((first, final), covers), since in last.items():
@@ -240,9 +247,9 @@ class Section(NamedTuple):
     """
 
     vertex: str
-    names: list[Any]
-    values: list[Any]
-    gone: list[Any]
+    names: list[object]
+    values: list[object]
+    gone: list[object]
 
 
 class EpochRecord(NamedTuple):
@@ -289,6 +296,8 @@ class EpochRecord(NamedTuple):
         return Binding(self.identity, digest=dict(self.digests).get(blob, b""))
 
 
+# Numbers in names have a fixed width, so that sorted names are in order: a store lists names, and
+# does not look into blobs.
 def epoch_blob(epoch: int) -> str:
     """Return the name of the blob of an epoch."""
     return f"epoch/{epoch:08d}"
@@ -324,6 +333,8 @@ def epoch_of(blob: str) -> int:
 # accidents; a process that may write to the store may write any state.
 def seal(data: bytes, name: str, binding: Binding) -> bytes:
     """Return the bytes of a blob: magic, format, checksum of the rest, place, data."""
+    # The place is within the checksum, not beside it: a blob under another name fails before its
+    # data is looked at.
     place = b"".join(map(_sized, (name, binding.identity, binding.run)))
     return b"".join((MAGIC, bytes([FORMAT]), _checksum(FORMAT, place, data), place, data))
 
@@ -355,6 +366,8 @@ def unseal(blob: bytes | None, name: str, expected: Binding) -> bytes:
         start = _check_place(blob, name, expected)
     elif expected.run:
         raise _foreign(name, f"it is of format {stored_format}, and its epoch has written format {FORMAT}")
+    # Last, since it finds what all else has let pass: the same name, state and epoch, and other
+    # bytes.
     if expected.digest and expected.digest != digest_of(blob):
         raise _foreign(name, "it is whole, and another one than was written here")
     return blob[start:]
@@ -396,6 +409,8 @@ def _checksum(stored_format: int, *data: bytes | memoryview) -> bytes:
     checksum = xxhash.xxh3_128() if stored_format == _UNBOUND else xxhash.xxh3_128(MAGIC + bytes([stored_format]))
     for each in data:
         checksum.update(each)
+    # The format is part of the checksum, so that one changed byte of it cannot make a blob pass as
+    # unbound.
     return checksum.digest()
 
 
@@ -472,7 +487,7 @@ def decode_part(
         ]
     except CodecError as error:  # the bytes are as written, so another snapshot would fail too
         what = f"blob {name} of the state cannot be read: {error.what}"
-        hint = f"{error.hint} What of the state could be kept: flamestream plan."
+        hint = f"{error.hint} flamestream plan shows which parts of the state could be kept."
         raise CodecError(what, hint=hint, type_name=error.type_name, path=error.path) from error
     except (TypeError, ValueError) as error:
         raise _corrupt(name, str(error)) from error

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Final
 
 from flamecore.abc.source import Source
 from flamecore.errors import JobError
@@ -95,6 +96,27 @@ def fronts_of(contents: StoreContents, snapshot: Manifest | None) -> tuple[Front
     return tuple(known[number] for number in sorted(known))
 
 
+PASSING: Final = "dead letters "
+"""Beginning of the name of a partition that is there for one run only."""
+
+
+def newly_gone(before: Sequence[FrontState], after: Sequence[FrontState]) -> dict[str, list[str]]:
+    """Return, by source, the partitions that were read whole and have gone.
+
+    They have gone since the job last started.
+
+    Args:
+        before: Fronts of the state.
+        after: The same and new ones, as `merge_fronts` returns them.
+    """
+    gone: dict[str, list[str]] = {}
+    for known, front in zip(before, after, strict=False):
+        empty = front.position is None
+        if front.gone and not (known.gone or empty or front.partition_name.startswith(PASSING)):
+            gone.setdefault(front.source, []).append(front.partition_name)
+    return gone
+
+
 def merge_fronts(
     known: Sequence[FrontState], graph: Graph, sources: Mapping[str, Source], phases: Phases
 ) -> tuple[tuple[FrontState, ...], bool]:
@@ -127,7 +149,9 @@ def merge_fronts(
         for name in sources[source.name].partitions():
             there.add((source.name, phase, name))
             if (source.name, phase, name) not in places:
-                fronts.append(FrontState(source.name, next(free), name, len(fronts) + 1, None, 0, False, phase))
+                fronts.append(
+                    FrontState(source.name, next(free), name, len(fronts) + 1, None, 0, False, phase, unread=True)
+                )
     for front in fronts:
         if not front.ended and front.place not in there:
             raise JobError(
@@ -137,5 +161,12 @@ def merge_fronts(
             )
     behind_end = bool(known) and all(front.ended for front in known)
     if behind_end:
-        fronts = [front._replace(ended=front.place not in there) for front in fronts]
+        fronts = [front._replace(ended=front.place not in there, unread=True) for front in fronts]
+    current = {(source.name, phases.of_source(source.name)) for source in graph.sources}
+    fronts = [
+        front._replace(gone=front.place not in there)
+        if (front.source, front.phase) in current and front.gone != (front.place not in there)
+        else front
+        for front in fronts
+    ]
     return tuple(fronts), behind_end

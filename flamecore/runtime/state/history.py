@@ -43,7 +43,7 @@ from flamecore.runtime.state.format import (
     sync_blob,
     unseal,
 )
-from flamecore.runtime.state.fronts import Phases, fronts_of, merge_fronts
+from flamecore.runtime.state.fronts import Phases, fronts_of, merge_fronts, newly_gone
 from flamecore.runtime.state.journal import encode_sync
 from flamecore.runtime.state.scan import Journals, StoreContents, garbage, only_of, read_journals, scan
 from flamecore.runtime.state.schema import check_schema, state_schema
@@ -90,6 +90,7 @@ class History:
         self.fronts: tuple[FrontState, ...] = ()
         self._begun = 0  # the last epoch begun here
         self._new: set[int] = set()
+        self.gone: dict[str, list[str]] = {}  # partitions that were read whole and have gone since the last start
         self._behind_end = False
         self._floor = 0
         self._unusable: set[str] = set()
@@ -163,6 +164,7 @@ class History:
             for front in fronts_of(contents, self.snapshot)
         )
         self._new, self._behind_end = set(), False
+        self.gone = {}
 
     def find_fronts(self, graph: Graph, sources: Mapping[str, Source]) -> tuple[FrontState, ...]:
         """Find and return all fronts of the job, by number; see `merge_fronts`.
@@ -176,8 +178,26 @@ class History:
         if behind_end:
             self._goes_on()
         self._new = {front.number for front in fronts[len(self.fronts) :]}
+        self.gone = newly_gone(self.fronts, fronts)
         self.fronts = fronts
         return self.fronts
+
+    @property
+    def past(self) -> frozenset[int]:
+        """Return the numbers of the fronts that read no more; see `Plan`.
+
+        Their marks do not count.
+        """
+        return frozenset(
+            front.number
+            for front in self.fronts
+            if front.phase < self.phases.of_source(front.source) or (front.ended and front.unread)
+        )
+
+    @property
+    def unread(self) -> frozenset[int]:
+        """Return the numbers of the fronts of which nothing new was read; see `Plan`."""
+        return frozenset(front.number for front in self.fronts if front.unread)
 
     def _goes_on(self) -> None:
         """Continue a finished job behind its end: only its last snapshot still counts."""
@@ -211,7 +231,7 @@ class History:
         """Begin the epoch: own the state from now on.
 
         The sinks are open, so no earlier epoch owns them any more: it cannot deliver for journals that it writes from
-        now on. Those that it has written since `scan` count.
+        now on, including those that it has written since `scan`.
 
         Args:
             delivered_up_to: For each sink the time up to which it holds its outputs. New times, and new fronts, begin
@@ -231,6 +251,8 @@ class History:
         await self._check_sinks(delivered_up_to, contents.last, journals.end)
         self.journals = journals.blobs
         self._digests = {**contents.digests, **dict(journals.digests)}
+        # Not below what any sink holds: a new time that a sink already has would make an output
+        # look delivered.
         self._floor = max([self.start, *delivered_up_to.values()])
         self.fronts = tuple(
             front._replace(next_time=self._floor) if front.number in self._new else front for front in self.fronts
@@ -262,6 +284,7 @@ class History:
         if self._reduced is not None:
             await self._record_loss(self._reduced)
         # An acceptance holds once: it must not cover state that is made from here on.
+        # Only after the new epoch is there: a crash in between finds the acceptance again.
         await self.store.delete([*accepted_blobs(self.identity, self.graph), ahead_blob(self.identity)])
         self._loss = AcceptedLoss({})
 
@@ -382,6 +405,8 @@ class History:
         Returns:
             Whether `blob` belongs to it, and an earlier snapshot or the beginning can be used instead.
         """
+        # By its parts, too: a worker finds a damaged part when it loads it, long after the manifest
+        # was read.
         if self.snapshot is None or blob not in {self.snapshot.blob, *(part.blob for part in self.snapshot.parts)}:
             return False
         self._unusable.add(self.snapshot.blob)
@@ -399,6 +424,7 @@ class History:
         """Return whether a snapshot would differ from the newest in more than time."""
         if self.snapshot is None or any(answer.parts for answer in answers):
             return True
+        # Not the time alone: an idle job takes no snapshots, and its store stays as it is.
         now = {front.number: (front.position, front.ended) for front in self.fronts}
         return any(
             now.get(front) != (position, ended) for answer in answers for front, position, _, ended in answer.fronts
@@ -437,8 +463,13 @@ class History:
         now = {front.number: front for front in self.fronts}
         for answer in answers:
             for front, position, next_time, ended in answer.fronts:
-                now[front] = now[front]._replace(position=position, next_time=next_time, ended=ended)
+                unread = now[front].unread and position == now[front].position
+                now[front] = now[front]._replace(position=position, next_time=next_time, ended=ended, unread=unread)
+            for front, marked in answer.marked:
+                now[front] = now[front]._replace(marked=marked)
         before = self.snapshot
+        # The parts of the snapshot before, and the new ones; what a sweep has made superfluous
+        # falls out below.
         parts = [*(before.parts if before else ()), *(Part(*part) for answer in answers for part in answer.parts)]
         manifest = Manifest(
             self.identity,
@@ -456,6 +487,8 @@ class History:
         )
         manifest = manifest._replace(parts=manifest.live_parts())
         encoded = encode_record(manifest)
+        # Before the write: a run that was overtaken must not record a snapshot that its successor
+        # does not know of.
         await self._check_fence()
         if not await self.store.create(manifest.blob, encoded):
             raise self._fenced(self.epoch)
@@ -465,6 +498,7 @@ class History:
         self.beginning = self.beginning and len(self.snapshots) < _RETAINED
         await self._check_fence()  # a run that has taken over may still need blobs that are not needed here
         if len(self.snapshots) > _RETAINED:
+            # The oldest goes only when the newest is stored, so there are always two to go back to.
             await self.store.delete(only_of(self.snapshots.pop(0), self.snapshots))
         await self.tidy_once()
         return manifest
@@ -476,6 +510,7 @@ class History:
 
     async def tidy_once(self) -> None:
         """Tidy up once per epoch."""
+        # Garbage is only what faults leave, so once in an epoch is enough.
         if self._tidied != self.epoch and not self.beginning:
             self._tidied = self.epoch
             await self.tidy()

@@ -68,7 +68,7 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
         """Return the error of a run that finds the state held."""
         since, seen = _utc(self.since), _utc(self.seen)
         return HeldError(
-            f"job {self.job!r} is at work already: {self.words} holds its state since {since}, "
+            f"job {self.job!r} is already running: {self.words} holds its state since {since}, "
             f"and gave its last sign of life at {seen}",
             hint="Stop that one first; or take the job over from it: --take-over, or job.take_over = true.",
             store=store,
@@ -104,6 +104,7 @@ def presence(holder: Holder) -> Presence:
     if known is None:
         return "gone"
     state, birth = known
+    # Ids of processes are used again; the start of a process is not.
     if birth != holder.born or state in _DEAD:
         return "gone"
     return "stopped" if state in _STOPPED else "running"

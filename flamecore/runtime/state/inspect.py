@@ -7,7 +7,7 @@ and find a newer one.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from flamecore.abc.store import Store
 from flamecore.errors import CorruptError, JobError
@@ -102,6 +102,8 @@ async def verify(store: Store) -> Verdict:
 
     for _ in range(_TRIES):
         verdict = await judge(await scan(store))
+        # A valid blob remains valid, since blobs are written once. An invalid one is read again: it may have been
+        # deleted meanwhile.
         known = {blob: what for blob, what in known.items() if not what}
         if verdict.sound or not await _forgotten(store, verdict):
             break
@@ -133,6 +135,7 @@ async def newest(store: Store, act: Callable[[Manifest], Awaitable[T]]) -> T:
         try:
             return await act(manifest)
         except CorruptError as error:
+            # While the manifest is there, the job has not deleted the snapshot: the damage is real.
             if await store.read(manifest.blob) is not None:
                 error.add_note("What is damaged, and what would be gone back to: flamestream snapshot verify")
                 raise
@@ -160,8 +163,8 @@ class Value(NamedTuple):
         snapshot: The snapshot that was searched.
     """
 
-    key: Any
-    value: Any
+    key: object
+    value: object
     found: bool
     snapshot: Manifest
 
@@ -243,6 +246,7 @@ async def prune(store: Store, *, pretend: bool = False) -> list[str]:
         needed |= {epoch_blob(record.epoch) for record in contents.epochs}
     for manifest in contents.snapshots:
         needed |= {manifest.blob, *(part.blob for part in manifest.parts)}
+    # Numbers of fixed width compare as texts.
     own = f"{contents.last.epoch:08d}"
     names = [name for name in await store.names() if not name.startswith(BESIDE)]
     left = [name for name in names if name.split("/")[1] < own and name not in needed]

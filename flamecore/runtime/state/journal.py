@@ -17,7 +17,7 @@ class Journal(NamedTuple):
     """The recorded times and ends of fronts, by number of the front.
 
     Attributes:
-        times: Given times: (first, number of records), in order.
+        times: Given times: (first, number of records), in order; with the number -1 the front was idle then.
         ends: The time at which a front has ended; newer records are not for this run.
     """
 
@@ -44,6 +44,10 @@ async def load_journal(store: Store, resume: Resume, start: int) -> Journal:
         for front, first, records in decode_journal(await store.read(blob), blob, expected):
             if not records:
                 ends[front] = first
+            if records < 0:
+                if first >= start:
+                    times.setdefault(front, []).append((first, records))
+                continue
             # A journal may begin before the snapshot: it was written while its records were in flight.
             skipped = min(max(start - first, 0), records)
             if records > skipped:
@@ -122,9 +126,14 @@ _codec = Codec()
 class GivenTimes(NamedTuple):
     """Times of the wall clock that a front has given, to be stored before use.
 
-    Without records: the front has ended at that time.
+    Without records: the front has ended at that time. With -1, it was idle then.
     """
 
     front: int
     first: int
     records: int
+
+    @property
+    def end(self) -> int:
+        """Return the time after them."""
+        return self.first + abs(self.records)

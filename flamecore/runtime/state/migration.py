@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from flamecore.abc.source import Source
 from flamecore.abc.store import Store
@@ -50,7 +50,7 @@ class PartitionPlan(NamedTuple):
     source: str
     partition: str
     fate: Fate
-    at: Any = None
+    at: object = None
     why: str = ""
 
 
@@ -93,7 +93,7 @@ class StatePlan(NamedTuple):
         for name in self.new_sinks:
             yield f"{words['new']:<12} sink {name}: takes what comes from here on"
         for name in self.gone_sinks:
-            yield f"{'':<12} sink {name} is no more; what it has stays as it is"
+            yield f"{'':<12} sink {name} was removed; its output stays unchanged"
         for name, until in self.ahead.sinks:
             yield (
                 f"{'LOST':<12} sink {name}: it holds its output up to time {until}, and the journals go up to time "
@@ -153,6 +153,8 @@ async def plan_migration(
         known = [plan for plan in plans if plan.fate == "dropped"]
         for name, facts in now.items():
             if name not in manifest.flow:
+                # Only a hint, never a rename of its own accord: state of another operation may fit
+                # by chance.
                 like = [
                     each.name for each in known if each.stored is not None and not incompatibility(each.stored, facts)
                 ]
@@ -190,6 +192,7 @@ async def _of_operation(
     if groups_of is None:  # then it does not fit
         return OperationPlan(name, "dropped" if now is None else "unreadable", None, stored, now, why)
     try:
+        # All values, not a sample: the plan is what a user decides by.
         held = await load_state(store, codec, manifest, range(KEY_GROUPS), {name: groups_of})
     except CodecError as error:
         if not why:

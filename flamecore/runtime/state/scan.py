@@ -67,6 +67,8 @@ async def scan(store: Store) -> StoreContents:
         CorruptError: The record of the last epoch is damaged or missing, or epochs are of several states, so what
             counts is not known.
     """
+    # A running job deletes what it needs no more while this reads: a listing that has gone stale is
+    # no damage, so it is read again.
     for _ in range(_TRIES):
         if (found := await _scan(store)) is not None:
             return found
@@ -86,6 +88,8 @@ async def _scan(store: Store) -> StoreContents | None:
     digests: dict[str, bytes] = {}
     unbound: list[str] = []
     epochs = await _epochs(store, names, damaged, digests)
+    # Newest first: the last epoch whose snapshots are there, or that has begun from nothing,
+    # counts.
     for last in reversed(epochs):
         own = await store.names(f"commit/{last.epoch:08d}/")
         blobs = [(name, await store.read(name)) for name in (*reversed(own), *last.commits)]
@@ -140,6 +144,8 @@ def _check_recorded(store: Store, written: Iterable[str], epochs: Sequence[str])
     Raises:
         CorruptError: The newest records are missing.
     """
+    # Other blobs of an epoch come after its record. One without a record has lost it, and the
+    # record of an older epoch names blobs that may have been deleted since.
     later = max(map(epoch_of, written), default=0)
     if later > (epoch_of(epochs[-1]) if epochs else 0):
         raise _missing(store, epoch_blob(later), "other blobs of that epoch are there")
@@ -183,6 +189,8 @@ async def _epochs(
     return epochs
 
 
+# Parts tell of a manifest that is gone: without this a lost snapshot would look like one that was
+# never taken, and the job would go back further than it may.
 def _lost_commit(epoch: int, own: Sequence[str], written: Iterable[str]) -> str:
     """Return the name of an epoch's recorded but missing manifest; empty if none.
 
@@ -264,6 +272,8 @@ async def read_journals(store: Store, contents: StoreContents, oldest: Manifest 
     known, own = frozenset(last.journals), list[str]()
     end = MIN_TIME
     for blob, expected in expected_journals(contents):
+        # All are read before the epoch begins: a damaged journal has to stop the start, not a
+        # worker in the midst of it.
         data = await store.read(blob)
         earlier = blob in known
         if data is None and not earlier:
@@ -300,6 +310,7 @@ def garbage(names: Iterable[str], epoch: int, journals: Iterable[str], snapshots
         snapshots: The kept snapshots.
     """
     since = min([epoch - 1, *(manifest.epoch for manifest in snapshots)])
+    # Records of epochs from the oldest snapshot's on are kept, since they say where fronts began.
     needed = {*journals, *(epoch_blob(number) for number in range(since, epoch))}
     for manifest in snapshots:
         needed |= {manifest.blob, *(part.blob for part in manifest.parts)}

@@ -17,7 +17,7 @@ from flamecore.model.ordered import is_shared
 from flamecore.model.types import returned, type_text
 from flamecore.model.vertices import Broadcast, ByKey, Vertex
 
-Facts = Mapping[str, Any]
+Facts = Mapping[str, object]
 """Facts of one operation: `kind`, what else its state depends on (`Vertex.state_facts`), and, if known, the declared
 types of its keys (`key`) and states (`state`) as text, and how states are made (`form`)."""
 
@@ -62,12 +62,15 @@ GroupsOf = Callable[[Sequence[Any]], Sequence[int]]
 
 
 def groups_by_place(vertex: Vertex) -> GroupsOf | None:
-    """Return the function from keys of a vertex to their key groups if it says their places; None: it does not."""
+    """Return the function from a vertex's keys to their key groups, by place.
+
+    None: the vertex does not say the places of its keys.
+    """
     place = vertex.route.place if isinstance(vertex.route, ByKey) else None
     if place is None:
         return None
 
-    def place_of(name: Any) -> Any:
+    def place_of(name: object) -> object:
         if is_shared(name):  # it is stored for a key group, and no key of the flow
             return name
         try:

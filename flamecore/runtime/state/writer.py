@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from math import ceil
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from flamecore.abc.operator import GONE
 from flamecore.runtime.codec.codec import Codec
@@ -28,7 +28,7 @@ _PARTS: Final = 512
 _AT_ONCE: Final = 32_768
 """Most names read for a sweep at once, without a break. With very many parts there is no such limit."""
 
-Changes = Mapping[str, Sequence[Mapping[Any, Any]]]
+Changes = Mapping[str, Sequence[Mapping[object, object]]]
 """Operation → pieces of changes, by name, oldest first; a name may be in several pieces."""
 
 
@@ -88,6 +88,7 @@ class StateWriter:
         """
         own = self._operations
         pieces = [(vertex, piece) for vertex, pieces in changes.items() if vertex in own for piece in pieces if piece]
+        # Only with changes: an idle job does not write its state again and again for a sweep.
         if pieces:
             pieces += self._sweep(number)
         return self._sections(pieces)
@@ -97,6 +98,7 @@ class StateWriter:
         self._parts += 1
         self._own += 1
         if not self._todo:
+            # The names of now: those that come later are changes, and in a part anyway.
             self._begun, self._own = number, 1
             self._todo = [(name, 0, len(operation.names)) for name, operation in self._operations.items()]
         total = sum([len(operation.names) for operation in self._operations.values()])
@@ -119,6 +121,8 @@ class StateWriter:
 
     def _sections(self, pieces: list[tuple[str, Mapping[object, object]]]) -> Iterator[tuple[Section, bytes]]:
         for vertex, piece in pieces:
+            # Small sections, each encoded without a break: between two of them items have their
+            # turn.
             names, values, count = iter(piece), iter(piece.values()), _LEAST
             while some := list(islice(names, count)):
                 section = _section(vertex, some, list(islice(values, count)))

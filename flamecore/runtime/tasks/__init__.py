@@ -1,4 +1,5 @@
-"""The asyncio tasks that drive the parts: one for each worker, tracker, front and rear; deadlines and shutdown.
+"""The asyncio tasks that drive the parts; deadlines and shutdown.
 
-Knows endpoints, sources and sinks; knows no job and no epoch.
+There is one task for each worker, tracker, front and rear. The package uses endpoints, sources and sinks, but no job
+and no epoch.
 """

@@ -66,7 +66,7 @@ class CallDeadline:
         self._failed: asyncio.Future[None] | None = None
 
     def during(self, doing: str, size: int = 0) -> CallDeadline:
-        """Limit the time of a block, `with deadline.during(…):`, which is a call of the driver.
+        """Limit the time of a block that calls the driver: `with deadline.during(…):`.
 
         Args:
             doing: Description of the call, in words that follow "to".
@@ -135,6 +135,8 @@ class CallDeadline:
             try:
                 await self.wait_done(task)
             except BaseException as error:
+                # Cancelled, but not awaited without a limit: a driver that does not heed it would
+                # hold the job's end.
                 task.cancel()
                 if isinstance(error, asyncio.CancelledError):
                     with suppress(FlameError):
@@ -182,6 +184,8 @@ class CallDeadline:
         given = f"{self._limit_s:g} s more" if call.shortened else f"{call.due - call.since:g} s"
         what = f"{self._who} was given {given} to {call}, and has not done it"
         self.error = self._make_error(f"{what}; {known}" if known else what)
+        # The call may be in a thread that never returns; the process ends without waiting for it
+        # then.
         give_up()
         if self._failed is not None and not self._failed.done():
             self._failed.set_result(None)
@@ -252,7 +256,7 @@ class Deadlines:
 
         def error(what: str) -> SinkError:
             look = (
-                "Look at what it writes to. An exactly-once sink loses and doubles nothing: the next run of a job that "
+                "Check its destination. An exactly-once sink loses and doubles nothing: the next run of a job that "
                 "keeps state goes on."
             )
             return SinkError(what, hint=self._hint(look, "sink_timeout_s", self._sink_s), sink=name)
@@ -266,7 +270,7 @@ class Deadlines:
         """
 
         def error(what: str) -> SourceError:
-            hint = self._hint("Look at what it reads from.", "source_timeout_s", self._source_s)
+            hint = self._hint("Check its input.", "source_timeout_s", self._source_s)
             return SourceError(what, hint=hint, source=front.source, position=None)
 
         who = f"source {front.source!r}" + (f", partition {front.partition}," if front.partition else "")

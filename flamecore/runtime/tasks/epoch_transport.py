@@ -7,6 +7,8 @@ message for an earlier address reaches nobody, and parts need not know.
 
 from __future__ import annotations
 
+import secrets
+
 from flamecore.abc.transport import Delivery, Endpoint, Transport
 
 _MARK = "@"
@@ -26,12 +28,37 @@ class EpochTransport:
     """
 
     def __init__(self, transport: Transport, name: str) -> None:
+        self.name = name
         self._transport = transport
         self._suffix = f"{_MARK}{name}"
 
     async def bind(self, address: str) -> Endpoint:
         """Open an address of this epoch; raises as `Transport.bind`."""
         return _Scoped(address, self._suffix, await self._transport.bind(address + self._suffix))
+
+
+class EpochTransports:
+    """The transports of the epochs of a job, on one that carries the messages of all.
+
+    Args:
+        transport: Transport that carries the messages.
+        incarnation: Number of the job's start.
+
+    Attributes:
+        count: Number of epochs so far.
+    """
+
+    def __init__(self, transport: Transport, incarnation: int) -> None:
+        self._transport = transport
+        self._incarnation = incarnation
+        self.count = 0
+
+    def next(self) -> EpochTransport:
+        """Return the transport of a new epoch."""
+        self.count += 1
+        # Where the registry ends with its supervisor, every start has incarnation 1, and an epoch of the state has no
+        # number before it begins. So chance tells the name from those of other starts.
+        return EpochTransport(self._transport, f"{self._incarnation}.{self.count}.{secrets.token_hex(3)}")
 
 
 class _Scoped(Endpoint):

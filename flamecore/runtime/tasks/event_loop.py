@@ -64,6 +64,7 @@ _left = False
 def run(main: Coroutine[object, object, T]) -> T:
     """Run a coroutine in a loop of its own, as `asyncio.run` does."""
     runner = asyncio.Runner()
+    # A pool of our own in the loop's place: `asyncio.run` would wait for its threads for minutes, or without a limit.
     threads = ThreadPoolExecutor(thread_name_prefix="asyncio")
     runner.get_loop().set_default_executor(threads)
     failed: BaseException | None = None
@@ -154,6 +155,8 @@ async def _ended(
         with suppress(RuntimeError):  # the wait is over, and the loop closed
             loop.call_soon_threadsafe(returned.set_result, None)
 
+    # In a daemon thread: the join of the pool may never return, and would keep the process from
+    # ending.
     threading.Thread(target=join, name="joining", daemon=True).start()
     done, waiting = await asyncio.wait((*tasks, returned), timeout=min(limit_s, _GRACE_S))
     if waiting and limit_s > _GRACE_S:

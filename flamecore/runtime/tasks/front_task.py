@@ -28,7 +28,9 @@ _LONG_STEP_S: Final = 0.02
 more records than asked for: these wait longer anyway, and larger batches cost less."""
 
 _LEAST: Final = 1
-_MOST: Final = 1024
+# Half of the records that a job admits by default, so that the next batch is read while the one before is on its way.
+# What tasks and messages take for each batch is then small beside what its records take.
+_MOST: Final = 4096
 
 
 class Ended(Reader):
@@ -90,7 +92,7 @@ class Reading:
         """Most records of the next batch."""
 
     def adapt(self, took_s: float, records: int) -> None:
-        """Fit the limit to the last step, so that a costly flow does not keep others waiting."""
+        """Fit the limit to the last step, so that a costly flow does not delay others."""
         full = records >= self.limit
         step = _LONG_STEP_S if full else _STEP_S
         if took_s > step:
@@ -159,6 +161,8 @@ class FrontTask:
                 reading.cancel()
                 deadline = self._current.deadline
                 with deadline.during("leave off reading"):
+                    # Cancelled, and then waited for: a read in a thread goes on after the task has
+                    # been cancelled, and its reader must not be closed meanwhile.
                     await deadline.wait_done(reading)
             elif not reading.cancelled():
                 reading.exception()  # reported by the canceller, as after a second Ctrl-C
@@ -199,6 +203,8 @@ class FrontTask:
             await asyncio.sleep(0)
             return
         self.held_back = len(self._left)
+        for front in self.fronts:
+            front.waits_since = None  # not for its source, so it is not idle
         self._woken.clear()
         await self._woken.wait()
         self.held_back = 0
@@ -214,6 +220,8 @@ class FrontTask:
         for reading in tuple(self._left):
             if self._stop.is_set() or self._given_up:
                 return
+            # Others have a turn between two batches: many files that never wait would otherwise
+            # keep the loop for a whole round.
             if turn < (now := monotonic()) - _STEP_S:
                 await asyncio.sleep(0)
                 turn = now
@@ -234,12 +242,17 @@ class FrontTask:
             self._room.release(front.number)
             reading.exhausted = True
             return
+        if front.waits_since is None:
+            front.waits_since = monotonic()
         try:
             batch = await reading.reader.read(limit if left is None else min(limit, left))
         finally:
             self._room.release(front.number)
         # A reader that returns more values than positions would lose records without a word.
         check_batch(reading.reader, batch, left)
+        if batch is None or len(batch.positions) or batch.rejected:
+            front.waits_since = None
+        # Given up: what it returns is not admitted, and must not count as the end of the partition.
         if batch is None:
             reading.exhausted = not self._given_up
         elif not self._given_up:
@@ -266,7 +279,10 @@ class Heartbeats:
         worker_task = self._worker_task
         while True:
             await asyncio.sleep(self._interval_s)
+            worker, now = worker_task.worker, monotonic()
             for number in worker_task.open_fronts:
-                worker_task.worker.heartbeat(number)
+                if (since := worker.fronts[number].waits_since) is not None:
+                    worker.idle_front(number, (now - since) * 1_000_000)
+                worker.heartbeat(number)
             if worker_task.open_fronts:
                 worker_task.flush()

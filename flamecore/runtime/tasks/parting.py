@@ -78,6 +78,8 @@ def _parted_release(message: Released) -> list[Released]:
     worker, time, orders, payloads, failures = message
     half = len(payloads) // 2
     rest = orders[half:]
+    # The first part must not claim the times of the second: the collector would take these for
+    # late.
     reached = min(time, decode_time(min(rest)))
     return [
         Released(worker, reached, orders[:half], payloads[:half], failures),

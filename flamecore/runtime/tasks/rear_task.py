@@ -46,7 +46,7 @@ class SinkWriter:
         sink: Sink,
         deadline: CallDeadline,
         delivered_up_to: int,
-        translate: Callable[[Any], object] | None,
+        translate: Callable[[object], object] | None,
     ) -> None:
         self.deadline = deadline
         self.delivered_up_to = delivered_up_to
@@ -59,7 +59,7 @@ class SinkWriter:
         self._halting: asyncio.Task[object] | None = None
         self._failed: Exception | None = None
 
-    async def write(self, time: int, orders: Sequence[bytes] | None, payloads: Sequence[Any]) -> None:
+    async def write(self, time: int, orders: Sequence[bytes] | None, payloads: Sequence[object]) -> None:
         """Write a batch.
 
         Raises:
@@ -69,6 +69,8 @@ class SinkWriter:
             payloads = [self._translate(payload) for payload in payloads]
         elif not self._encoded or type(payloads) is not Lines:
             payloads = list(payloads)  # only a sink whose encoder makes lines gets lines
+        # One batch at a time, also against syncs: a sink stores a batch and its time in one step,
+        # and two at once could store them out of order.
         async with self._writing:
             if self.deadline.error is not None:
                 raise self.deadline.error
@@ -138,6 +140,8 @@ class DeliveryReports:
         """Report the pending deliveries to other processes."""
         self._timer = None
         now = monotonic()
+        # With the age of each delivery: the latency is that of the sink, not of the report, which
+        # has waited.
         word = Delivered(self._rear, self._untold[-1][0], tuple([(t, now - at) for t, at in self._untold]))
         self._untold.clear()
         try:
@@ -221,8 +225,12 @@ class RearTask:
             complete = joined(parts)
             count = len(complete.payloads)
             if count:
+                # With the time behind its last payload, not the one reached: a sink with a time
+                # that no output has would look like one whose state is lost.
                 await self.writer.write(complete.until, complete.orders, complete.payloads)
                 self.count += count
+            # Reported only once it is written: credit that came back before could fill the memory
+            # behind a slow sink.
             self.reached = max(self.reached, complete.time)
             if complete.failure is not None:
                 return self.sender.send(CONTROL, Reached(self.collector.name, complete.failure))

@@ -60,6 +60,8 @@ class Sender:
                     return
                 check_sent(self.endpoint, sent)
             except (CodecError, FrameError) as error:
+                # Only what is refused is parted: to measure every message before it is sent would
+                # cost each of them an encoding.
                 parts = parted(message) if is_too_large(error) else []
                 if not parts:
                     raise _on_the_way(error, to, message) from error
@@ -73,6 +75,8 @@ class Sender:
             self._senders.add(task)
             task.add_done_callback(self._senders.discard)
         elif len(waiting) >= _BACKLOG:
+            # The credit of the fronts keeps the backlog small. The bound is for a peer that takes
+            # nothing.
             raise JobError(
                 f"{self.endpoint.address} has {_BACKLOG} messages waiting for {to}, which takes none",
                 hint="Lower max_in_flight, or look at why that worker is stuck.",

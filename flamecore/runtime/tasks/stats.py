@@ -1,4 +1,4 @@
-"""The rates of a job, delivery times, and the judgement of its counters at the end.
+"""The rates and delivery times of a job, and the final check of its counters.
 
 Release latency is measured at the delivery, not when its report arrives.
 """
@@ -41,6 +41,7 @@ class DeliveryTimes:
         """
         rears = self._steps.values()
         found = []
+        # Between two such times nothing was delivered, so records share the moment of the next one.
         limits = {time for steps in rears for time, _ in steps if time <= delivered}
         for limit in sorted(limits):
             for steps in rears:

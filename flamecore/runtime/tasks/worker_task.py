@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Final, Protocol
 
 from flamecore.abc.source import Batch
@@ -16,6 +17,7 @@ from flamecore.model.clock import STOPWATCH
 from flamecore.model.failure import ending_error
 from flamecore.model.messages import Busy, Committed, Delivered, Items, MinTimes, Prepare, Settled
 from flamecore.model.meta import MIN_TIME
+from flamecore.runtime.parts.counters import NodeStats
 from flamecore.runtime.parts.histogram import Histogram
 from flamecore.runtime.parts.worker import Worker
 from flamecore.runtime.tasks.door import Door, anything
@@ -47,18 +49,23 @@ class SnapshotParticipant(Protocol):
 
     def wake(self) -> None: ...
 
+    async def run(self) -> None: ...
+
 
 class ReturnedCredit:
     """The credit that a worker's fronts get back when rears have delivered.
 
     Args:
         worker: The worker.
-        latency: Histogram of the time from a record's admission to the delivery of all its outputs.
         advanced: Function called with (worker, minimum time) after each delivery.
+
+    Attributes:
+        latency: Histogram of the time from a record's admission to the delivery of all its outputs.
     """
 
-    def __init__(self, worker: Worker, latency: Histogram, advanced: Callable[[int, int], None]) -> None:
-        self._worker, self._latency, self._advanced = worker, latency, advanced
+    def __init__(self, worker: Worker, advanced: Callable[[int, int], None]) -> None:
+        self._worker, self._advanced = worker, advanced
+        self.latency = Histogram()
         self._times = DeliveryTimes(worker.plan.rears)
         self._seen = MIN_TIME
 
@@ -75,7 +82,7 @@ class ReturnedCredit:
         for limit, moment in self._times.until(delivered):
             for front in self._worker.fronts.values():
                 for at, count in front.delivered(limit):
-                    self._latency.add(moment - at, count)
+                    self.latency.add(moment - at, count)
         self._advanced(self._worker.index, self._worker.min_time)
 
 
@@ -85,15 +92,13 @@ class WorkerTask:
     Args:
         worker: The worker.
         sender: Sender of its endpoint.
-        latency, advanced: See `ReturnedCredit`.
+        advanced: See `ReturnedCredit`.
     """
 
-    def __init__(
-        self, worker: Worker, sender: Sender, latency: Histogram, advanced: Callable[[int, int], None]
-    ) -> None:
+    def __init__(self, worker: Worker, sender: Sender, advanced: Callable[[int, int], None]) -> None:
         self.worker = worker
         self.sender = sender
-        self._credit = ReturnedCredit(worker, latency, advanced)
+        self._credit = ReturnedCredit(worker, advanced)
         self.snapshots: SnapshotParticipant | None = None
         self.open_fronts: dict[int, None] = {}
         """Numbers of the fronts being read."""
@@ -114,8 +119,15 @@ class WorkerTask:
         )
         self._working = self._load or nullcontext()
 
+    def counts(self) -> NodeStats:
+        """Return the share of this worker in the counters."""
+        return replace(self.worker.counts(), latency=self._credit.latency.buckets())
+
     def greet(self) -> None:
-        """Open the channels to the other workers, so that no item waits for that; report timers that are pending."""
+        """Open the channels to the other workers, and report pending timers.
+
+        Then no item waits for a channel to open.
+        """
         plan = self.worker.plan
         if plan.opening_of(self.worker.index) is not None:
             self.flush()
@@ -196,6 +208,8 @@ class WorkerTask:
             end = now + _BURST_S
             taken = 0
             with self._working:
+                # Several messages before one flush: reports and hand-overs of all of them leave as
+                # one message each.
                 while delivery is not None:
                     # The look-up saves a call: with one record a message, asking whom a message is for is a cost that
                     # one can measure.
@@ -272,6 +286,8 @@ class LoadMeter:
         worked = min(self._worked, passed)
         was_silent, self._silent = self._silent, worked < _QUIET * passed
         self._timer = None
+        # Two quiet periods in a row end the reports, so an idle job sends nothing; the first quiet
+        # one is told, or the others would take it for busy.
         if not (self._silent and was_silent):
             self._wait()
             self._tell(worked, passed)

@@ -45,7 +45,7 @@ def in_an_epoch(check: Callable[[Epoch], Awaitable[None]]) -> None:
 
     async def run() -> None:
         nobody: Any = None
-        await check(Epoch(plan, nobody, Observers(()), deadlines=Deadlines(), failing=lambda _: None))
+        await check(Epoch(plan, nobody, Observers(()), deadlines=Deadlines()))
 
     asyncio.run(run())
 

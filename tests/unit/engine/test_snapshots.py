@@ -15,7 +15,7 @@ from flamecore.abc.source import Batch, Reader, Rejected
 from flamecore.abc.store import StoreContext
 from flamecore.errors import CorruptError, JobError, StoreError
 from flamecore.model.clock import ClockName
-from flamecore.model.failure import Failure
+from flamecore.model.failure import Cause, Failure
 from flamecore.model.hashing import key_groups
 from flamecore.model.messages import Committed, Delivered, Failing, Prepare, Prepared, Reached, Report, Resume, Settled
 from flamecore.model.meta import FrontId
@@ -677,7 +677,7 @@ def test_there_are_snapshots_until_a_sink_comes_to_a_record_that_fails() -> None
 
     async def body() -> None:
         job = await Job().open()
-        failure = Failure(None, "count", "record", None, "ValueError: no")
+        failure = Failure(None, "count", "record", None, Cause("ValueError: no"))
         job.completion.receive(Failing(failure))
         job.completion.receive(Delivered("out", 10))
         taking = asyncio.create_task(job.coordinator.commit())
@@ -742,6 +742,20 @@ def test_a_journal_comes_back_in_order_from_the_start_on() -> None:
         assert journal.ends == {4: 9}
         assert [end_of(given) for given in entries] == [32, 17, 41]
         assert end_of([GivenTimes(1, 9, 0)]) == 10
+
+    run(body)
+
+
+def test_a_journal_holds_the_times_at_which_fronts_were_idle() -> None:
+    async def body() -> None:
+        store, blob = Memory(None, StoreContext("job")), journal_blob(1, 0, 1)
+        given = [GivenTimes(1, 9, -1), GivenTimes(1, 12, -1), GivenTimes(1, 10, 2), GivenTimes(2, 30, -1)]
+        assert await store.create(blob, encode_journal(given, blob, HERE))
+        journal = await load_journal(store, resumed(blob), 11)
+        assert journal.times == {1: [(11, 1), (12, -1)], 2: [(30, -1)]}
+        assert journal.ends == {}
+        assert [each.end for each in given] == [10, 13, 12, 31]
+        assert end_of(given) == 31
 
     run(body)
 

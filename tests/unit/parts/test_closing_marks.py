@@ -15,8 +15,8 @@ from flamecore.abc.operator import Work
 from flamecore.abc.source import Batch
 from flamecore.model.clock import ClockName
 from flamecore.model.messages import Report
-from flamecore.model.meta import FrontId
-from flamecore.model.ordered import CLOSING, Marking, Now, Ordered, Outcome, Timer
+from flamecore.model.meta import FrontId, decode_time
+from flamecore.model.ordered import CLOSING, IDLE, IdlingMarking, Now, Ordered, Outcome, Timer
 from flamecore.model.plan import Plan
 from flamecore.model.settings import JobSettings, StateTable
 from flamecore.runtime.parts.front import Front
@@ -59,7 +59,9 @@ class Log(Reporter):
 class Bench:
     def __init__(self, clock: ClockName, *, snapshots: bool = True, closes: bool = True, **front: Any) -> None:
         flow = fc.Flow("ends")
-        said = flow.source("numbers", int).apply(Marking, name="said", function=lambda n: n, closes=closes)
+        said = flow.source("numbers", int).apply(
+            IdlingMarking, name="said", function=lambda n: n, closes=closes, idle_us=50
+        )
         said.key_by(lambda n: 0).apply(AtEnd, name="end").sink("out")
         settings = JobSettings(workers=1, clock=clock, state=StateTable() if snapshots else None)
         plan = Plan(flow.graph(), (FrontId("numbers", 0),), settings)
@@ -76,6 +78,11 @@ class Bench:
 
     def admit(self, *values: int) -> None:
         self.worker.admit(1, Batch(values, range(len(values)), []), 0.0)
+
+    def marks(self) -> list[Any]:
+        """Return the marks that wait: the time, and the value."""
+        marks = sorted(self.worker.compiled.ordered["end"].watermark.marks)
+        return [(decode_time(place), value) for place, _, value in marks]
 
     def given(self) -> list[Any]:
         """Return the times that are to be stored, and store them."""
@@ -137,5 +144,63 @@ def test_a_snapshot_before_the_end_comes_to_it_again_and_one_behind_does_not() -
         bench = Bench("sequence")
         bench.admit(5, 6)
         bench.worker.end_front(1)
+        ((_, *front),) = bench.worker.cut(time).fronts
+        assert tuple(front) == found
+
+
+# -- idle fronts -------------------------------------------------------------------------------------------------------
+
+
+def test_the_time_at_which_a_front_is_idle_is_stored_before_it_passes() -> None:
+    bench = Bench("wall", closes=False)
+    bench.admit(5, 6)
+    bench.given()
+    bench.promises()
+    bench.now = 2000
+    bench.worker.idle_front(1, 49)
+    assert bench.given() == []
+    bench.worker.idle_front(1, 50)
+    bench.worker.idle_front(1, 80)
+    bench.worker.heartbeat(1)
+    assert bench.promises() == []
+    assert bench.given() == [(1, 2000, -1)]
+    assert bench.promises() == [("heartbeat", 1, 2001)]
+    bench.now = 3000
+    bench.admit(4)
+    bench.now = 4000
+    bench.worker.idle_front(1, 60)
+    assert bench.given() == [(1, 3000, 1), (1, 4000, -1)]
+    assert bench.marks() == [(1000, 5), (1001, 6), (2000, IDLE), (3000, 4), (4000, IDLE)]
+
+
+def test_a_front_that_goes_on_is_idle_again_at_the_times_that_are_stored() -> None:
+    bench = Bench("wall", closes=False, journal=[(500, -1), (1000, 2), (2000, -1), (3000, 1), (4000, -1)], start=1)
+    bench.now = 9000
+    bench.worker.heartbeat(1)
+    bench.worker.idle_front(1, 60)
+    bench.admit(5, 6, 4)
+    assert bench.promises()[-1] == ("heartbeat", 1, 4000)
+    bench.worker.heartbeat(1)
+    assert bench.given() == []
+    bench.admit(7)
+    assert bench.given() == [(1, 9000, 1)]
+    assert bench.marks() == [
+        *[(500, IDLE), (1000, 5), (1001, 6), (2000, IDLE), (3000, 4), (4000, IDLE), (9000, 7)],
+    ]
+
+
+def test_a_front_that_ends_was_idle_before() -> None:
+    bench = Bench("wall", journal=[(1000, -1), (2000, 1)], position=7, start=1)
+    bench.now = 9000
+    assert bench.worker.end_front(1) == 2001
+    assert bench.marks() == [(1000, IDLE), (2000, CLOSING)]
+
+
+def test_a_snapshot_between_records_and_idleness_comes_to_it_again() -> None:
+    bench = Bench("wall", closes=False)
+    bench.admit(5, 6)
+    bench.now = 2000
+    bench.worker.idle_front(1, 50)
+    for time, found in ((1001, (0, 1001, False)), (1002, (1, 2000, False)), (2001, (1, 2001, False))):
         ((_, *front),) = bench.worker.cut(time).fronts
         assert tuple(front) == found

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flamecore.errors import OrderViolationError
-from flamecore.model.failure import Failure
+from flamecore.model.failure import Cause, Failure
 from flamecore.model.messages import Released
 from flamecore.model.meta import MIN_TIME, GlobalTime, Meta
 from flamecore.runtime.parts.collector import Collector, Complete
@@ -24,7 +24,7 @@ def released(worker: int, time: int, *orders: bytes, failures: tuple[tuple[bytes
 
 
 def failure(time: int) -> Failure:
-    return Failure(source=None, vertex="map", record="record", key=None, reason="no", at=GlobalTime(time, 1))
+    return Failure(source=None, vertex="map", record="record", key=None, cause=Cause("no"), at=GlobalTime(time, 1))
 
 
 def test_one_worker_is_delivered_as_it_releases() -> None:

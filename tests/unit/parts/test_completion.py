@@ -6,7 +6,7 @@ import pytest
 
 import flamecore as fc
 from flamecore.errors import JobError
-from flamecore.model.failure import Failure
+from flamecore.model.failure import Cause, Failure
 from flamecore.model.messages import Delivered, Failing, FrontEnded, Prepare, Reached
 from flamecore.model.meta import MIN_TIME, FrontId, GlobalTime
 from flamecore.model.plan import Plan
@@ -44,7 +44,7 @@ def test_a_job_with_nothing_to_read_is_done_at_once() -> None:
 
 def test_a_job_fails_when_every_rear_has_come_to_the_record_and_that_is_known_before() -> None:
     job = control()
-    first, later = (Failure(None, name, "record", None, "ValueError: no") for name in ("first", "later"))
+    first, later = (Failure(None, name, "record", None, Cause("ValueError: no")) for name in ("first", "later"))
     assert (job.failing, job.expected, job.error) == (False, None, None)
     job.receive(Failing(later))
     assert job.failing
@@ -60,7 +60,7 @@ def test_a_job_fails_when_every_rear_has_come_to_the_record_and_that_is_known_be
 
 def test_a_rear_that_a_failing_operation_does_not_lead_to_goes_past_the_record() -> None:
     job = control()
-    failure = Failure(None, "check", "record", None, "ValueError: no", at=GlobalTime(5, 2))
+    failure = Failure(None, "check", "record", None, Cause("ValueError: no"), at=GlobalTime(5, 2))
     for message in (FrontEnded(1, 10), FrontEnded(2, 10), Delivered("b", 5), Reached("a", failure)):
         job.receive(message)
         assert (job.done, job.error) == (False, None)
@@ -74,7 +74,7 @@ def test_the_first_of_the_records_that_rears_have_come_to_is_the_error() -> None
         for rear in arrived:
             assert job.error is None
             at = GlobalTime({"a": 7, "b": 5}[rear], 1)
-            job.receive(Reached(rear, Failure(None, f"check {rear}", "record", None, "ValueError: no", at=at)))
+            job.receive(Reached(rear, Failure(None, f"check {rear}", "record", None, Cause("ValueError: no"), at=at)))
         assert "'check b' failed" in str(job.error)
 
 

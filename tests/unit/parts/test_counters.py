@@ -54,14 +54,15 @@ def test_every_counter_of_nodes_is_one_of_the_job_and_in_its_log(name: str) -> N
         Lines("job", 1.0).end(events.JOB_ENDED, stats)
     assert any(key.partition(".")[0] == name for key in lines[0])
     if meanings(JobStats)[name].shown:
-        assert f"2 {name.replace('_', ' ')}" in summary(stats)
+        at = " at a" if meanings(JobStats)[name].key else ""
+        assert f"2 {name.replace('_', ' ')}{at}" in summary(stats)
 
 
 def test_what_is_under_way_ends_with_its_parts() -> None:
     full = NodeStats(**{name: value(name, 2) for name in NAMES})
     past = full.past()
     ended = {name for name in NAMES if getattr(past, name) != getattr(full, name)}
-    assert ended == {"in_flight", "held_back", "waiting", "min_times", "watermarks", "marks", "held_by"}
+    assert ended == {"in_flight", "held_back", "waiting", "min_times", "watermarks", "marks", "held_by", "pending"}
     assert not any(getattr(past, name) for name in ended)
 
 

@@ -484,8 +484,8 @@ def test_a_failing_function_is_an_item_at_the_place_of_its_record() -> None:
     assert isinstance(failure, Failure)
     assert (failure.vertex, failure.record, failure.reason) == ("check", "13", "ValueError: unlucky")
     assert failure.position == "line 1"
-    assert isinstance(failure.error, ValueError)
-    assert any("test_worker.py" in frame and "unlucky" in frame for frame in failure.frames)
+    assert isinstance(failure.cause.error, ValueError)
+    assert any("test_worker.py" in frame and "unlucky" in frame for frame in failure.cause.frames)
 
 
 @pytest.mark.parametrize("on_error", ["skip", "dead_letter"])
@@ -507,7 +507,7 @@ def test_a_failing_function_that_does_not_end_the_job(on_error: str) -> None:
             "record": "13",
             "original": None,
             "original_base64": None,
-            "traceback": letter.trace,
+            "traceback": letter.cause.trace,
         }
 
 

@@ -140,7 +140,7 @@ def test_a_job_begins_with_nothing() -> None:
     run = Run(blobs).scan()
     history = run.history
     assert (history.epoch, history.start, history.snapshot, history.continued) == (1, 0, None, False)
-    assert history.fronts == (FrontState("lines", 0, "a", 1, None, 0, False),)
+    assert history.fronts == (FrontState("lines", 0, "a", 1, None, 0, False, unread=True),)
     assert blobs == {}, "whoever looks changes nothing"
     run.begin()
     assert list(blobs) == [epoch_blob(1)]
@@ -242,7 +242,7 @@ def test_a_job_without_snapshot_resumes_from_the_beginning() -> None:
     blobs[commit_blob(1, 1)] = b"?"
     second = Run(blobs).scan().begin(5)
     assert second.history.start == 0
-    assert second.history.fronts == (FrontState("lines", 0, "a", 1, None, 0, False),)
+    assert second.history.fronts == (FrontState("lines", 0, "a", 1, None, 0, False, unread=True),)
     assert second.history.journals == (journal_blob(1, 0, 1),), "the times given since then are all there"
     second.commit(6, (1, "six", 6, False)).commit(7, (1, "seven", 7, False))
     assert not second.history.beginning
@@ -277,6 +277,27 @@ def test_one_of_two_runs_begins() -> None:
     one.begin()
     with pytest.raises(FencedError, match="another run"):
         other.begin()
+
+
+def test_partitions_that_were_read_whole_and_are_gone_are_told_of_once() -> None:
+    blobs: dict[str, bytes] = {}
+    passing = "dead letters dead.jsonl[0:9] 1"
+
+    def told(*names: str) -> dict[str, list[str]]:
+        run = start(blobs, *names)
+        gone = run.history.gone
+        fronts = [(front.number, 1, front.next_time + 1, True) for front in run.history.fronts]
+        run.commit(run.history.start + 10, *fronts)
+        return gone
+
+    assert told("a", "b", passing) == {}
+    assert told("b", "c") == {"lines": ["a"]}, "dead letters are read once by design"
+    assert told("b", "c") == {}
+    assert told("c") == {"lines": ["b"]}
+    assert told("a", "b", "c") == {}
+    assert told("a") == {"lines": ["b", "c"]}
+    start(blobs, "a", "empty").commit(1000, (1, 1, 1001, True), (5, None, 1001, True))
+    assert told("a") == {}, "there was nothing in it"
 
 
 def test_one_of_two_concurrent_runs_begins() -> None:
@@ -563,7 +584,7 @@ def test_a_new_partition_begins_where_the_outputs_end() -> None:
     run = start(blobs, "a", "b", held=40).history
     assert run.fronts == (
         FrontState("lines", 0, "a", 1, "five", 5, False),
-        FrontState("lines", 1, "b", 2, None, 40, False),
+        FrontState("lines", 1, "b", 2, None, 40, False, unread=True),
     )
     again = start(blobs, "a", "b", held=60).history
     assert again.fronts[1].next_time == 40, "once and for all"

@@ -138,7 +138,7 @@ def test_a_plan_keeps_what_fits_and_a_run_refuses_the_rest(before: str, tmp_path
         assert operation.fate == ("kept" if fits(before, after) else "unreadable"), after
         if not fits(before, after):
             assert operation.why
-            with pytest.raises(JobError, match=r"'x'.*(cannot go on with the state|it was that of a)"):
+            with pytest.raises(JobError, match=r"'x'.*(cannot continue from the state|it was that of a)"):
                 words(make).run(given, state=tmp_path)
     assert len(words(FORMS[before]).run(given, state=tmp_path)["out"]) == 1, "nothing was changed"
 
@@ -152,7 +152,7 @@ def test_an_operation_goes_on_with_values_that_fit(before: str, after: str, tmp_
 
 def test_records_are_not_left_out_for_a_state_that_does_not_fit(tmp_path: Path) -> None:
     words(FORMS["count"]).run({"words": ["to"]}, state=tmp_path)
-    with pytest.raises(JobError, match="cannot go on with the state"):
+    with pytest.raises(JobError, match="cannot continue from the state"):
         words(FORMS["fold from text"]).run({"words": ["to", "to"]}, state=tmp_path, settings={"job.on_error": "skip"})
 
 

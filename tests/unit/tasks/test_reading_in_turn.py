@@ -30,7 +30,7 @@ class Numbers(Reader):
         if self.at == self.size:
             return None
         if self.at == self.fails_at:
-            raise SourceError("the disk is gone", hint="Mend it.", source="n", position="")
+            raise SourceError("the disk is gone", hint="Correct it.", source="n", position="")
         found = range(self.at, min(self.at + limit, self.size, self.fails_at if self.fails_at > self.at else self.size))
         self.at = found.stop
         return Batch(list(found), list(found))

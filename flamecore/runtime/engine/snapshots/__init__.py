@@ -1,1 +1,4 @@
-"""Snapshots of a running job: the coordinator tells the workers when, a participant writes for each worker."""
+"""Snapshots of a running job.
+
+The coordinator tells the workers when to take one; a participant writes for each worker.
+"""

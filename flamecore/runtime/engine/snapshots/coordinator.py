@@ -28,6 +28,61 @@ _SETTLED_S: Final = 0.02
 """Fewest seconds between two such bounds. History kept until then is in no snapshot, and must be scanned as a whole."""
 
 
+class _Ballot:
+    """The answers of all workers to one request to prepare.
+
+    Args:
+        number: Number of the snapshot.
+        workers: Number of workers.
+    """
+
+    def __init__(self, number: int, workers: int) -> None:
+        self.number = number
+        self._workers = range(workers)
+        self._answers: dict[int, Prepared] = {}
+        self._complete = asyncio.Event()
+
+    def receive(self, message: Prepared) -> None:
+        """Note an answer; one to another request does not count."""
+        if message.number == self.number:
+            self._answers[message.worker] = message
+            if len(self._answers) == len(self._workers):
+                self._complete.set()
+
+    async def all_in(self) -> list[Prepared]:
+        """Wait for all answers; return them in the order of the workers."""
+        await self._complete.wait()
+        return [self._answers[worker] for worker in self._workers]
+
+    @property
+    def late(self) -> list[int]:
+        """Return the workers that have not answered."""
+        return [worker for worker in self._workers if worker not in self._answers]
+
+
+class _Bound:
+    """The bound of later snapshots, as the workers were told it last.
+
+    Args:
+        time: The bound that they know from the start.
+    """
+
+    def __init__(self, time: int) -> None:
+        self._time = time
+        self._told_at = -_SETTLED_S
+
+    def raise_to(self, time: int) -> None:
+        """Note that the workers learn a time in another way."""
+        self._time = max(self._time, time)
+
+    def is_due(self, time: int, now: float) -> bool:
+        """Return whether to tell the workers this time now; then they count as told."""
+        if time <= self._time or now - self._told_at < _SETTLED_S:
+            return False
+        self._time, self._told_at = time, now
+        return True
+
+
 class SnapshotCoordinator:
     """The control's side of snapshots: when to take one, and when it is complete.
 
@@ -54,21 +109,15 @@ class SnapshotCoordinator:
         self._plan, self._history, self._completion = plan, history, completion
         self._settings, self._sender, self._rears, self._taken = settings, sender, rears, taken
         last = history.snapshot
-        self._number = last.number if last is not None else 0
+        self._ballot = _Ballot(last.number if last is not None else 0, plan.workers)
         self._time = last.time if last is not None else plan.start - 1
-        self._settled = self._time
-        self._told_at = -_SETTLED_S
-        self._answers: dict[int, Prepared] = {}
-        self._complete = asyncio.Event()
+        self._bound = _Bound(self._time)
         self._busy = asyncio.Lock()
         self._torn = False
 
     def receive(self, message: Prepared) -> None:
         """Note that a worker has stored its parts."""
-        if message.number == self._number:
-            self._answers[message.worker] = message
-            if len(self._answers) == self._plan.workers:
-                self._complete.set()
+        self._ballot.receive(message)
 
     def advance(self) -> None:
         """Send the workers a new bound of snapshots, if it is due.
@@ -76,14 +125,8 @@ class SnapshotCoordinator:
         Called after each message to the control. Every snapshot from now on is of the bound or a later time.
         """
         time = self._completion.stored
-        if time <= self._settled:
-            return
-        now = asyncio.get_running_loop().time()
-        if now - self._told_at < _SETTLED_S:
-            return
-        self._settled, self._told_at = time, now
-        for worker in range(self._plan.workers):
-            self._sender.send(f"worker/{worker}", Settled(time))
+        if self._bound.is_due(time, asyncio.get_running_loop().time()):
+            self._send(Settled(time))
 
     async def run(self) -> None:
         """Take a snapshot whenever it is due, until cancelled."""
@@ -101,6 +144,8 @@ class SnapshotCoordinator:
             JobError: The workers do not answer in time.
             StoreError, SinkError: State or outputs cannot be made durable.
         """
+        # One at a time: workers answer by number, and a cut holds what has changed since the one
+        # before.
         async with self._busy:
             # Snapshots go on until a sink reaches a failing record, so that the next run repeats as little as possible.
             first = first and self._history.snapshot is None
@@ -118,7 +163,11 @@ class SnapshotCoordinator:
 
     async def _take_snapshot(self, time: int, *, first: bool = False) -> None:
         if self._torn:
-            raise JobError("an earlier snapshot has failed, and with it what was cut for it: none is taken any more")
+            raise JobError(
+                "an earlier snapshot has failed, and the changes cut for it are lost: no further one is taken"
+            )
+        # Set before, and cleared only at the end: an error, a timeout and a cancellation all leave
+        # it set.
         self._torn = True
         await self._try_snapshot(time, first=first)
         self._torn = False
@@ -129,41 +178,40 @@ class SnapshotCoordinator:
         If it fails or is interrupted, no later one may be taken: workers do not repeat their cuts, so it would lack
         them.
         """
-        self._number += 1
-        self._answers.clear()
-        self._complete.clear()
-        self._settled = max(self._settled, time)
-        for worker in range(self._plan.workers):
-            self._sender.send(f"worker/{worker}", Prepare(self._number, time))
+        number = self._ballot.number + 1
+        ballot = self._ballot = _Ballot(number, self._plan.workers)
+        self._bound.raise_to(time)
+        self._send(Prepare(number, time))
         limit = self._settings.commit_timeout_s
         syncing: RearTask | None = None
         try:
             async with asyncio.timeout(limit):
-                await self._complete.wait()
-                answers = [self._answers[worker] for worker in range(self._plan.workers)]
+                answers = await ballot.all_in()
+                # Nothing new but time: the workers have nothing to store, and neither has the store.
                 if not first and not self._history.changed_by(answers):
                     self._time = time
                     await self._history.tidy_once()
                     return
                 # Announced before any sink is told: with the wall clock a sink whose snapshot then fails would be ahead
                 # of all that the state accounts for.
-                await self._history.announce(self._number, time)
+                await self._history.announce(number, time)
+                # After the parts, and before the manifest: from the manifest on, nobody reads again what is
+                # below, so the sinks must hold it for good.
                 for syncing in self._rears:
                     await syncing.writer.sync(time)
                 syncing = None
-                manifest = await self._history.commit(self._number, time, answers)
+                manifest = await self._history.commit(number, time, answers)
         except TimeoutError:
-            late = sorted(set(range(self._plan.workers)) - self._answers.keys())
             why = "the store does not answer"
-            if late:
-                why = f"no answer of worker {', '.join(map(str, late))}"
+            if ballot.late:
+                why = f"no answer of worker {', '.join(map(str, ballot.late))}"
             elif syncing is not None:  # or it waits for a batch being written
                 why = (
                     syncing.writer.deadline.pending
                     or f"sink {syncing.collector.name!r} has not made its output durable"
                 )
             raise JobError(
-                f"snapshot {self._number} is not complete after {limit:g} s; {why}",
+                f"snapshot {number} is not complete after {limit:g} s; {why}",
                 hint="Look at what is slow; state.commit_timeout_s says how long a snapshot may take.",
             ) from None
         self._time = time
@@ -175,5 +223,9 @@ class SnapshotCoordinator:
             return  # rollback to the beginning is still possible
         oldest = self._history.snapshots[0]
         positions = tuple((front.number, front.position) for front in oldest.fronts)
+        self._send(Committed(self._ballot.number, oldest.time, positions))
+
+    def _send(self, message: Prepare | Settled | Committed) -> None:
+        """Send a message to every worker."""
         for worker in range(self._plan.workers):
-            self._sender.send(f"worker/{worker}", Committed(self._number, oldest.time, positions))
+            self._sender.send(f"worker/{worker}", message)

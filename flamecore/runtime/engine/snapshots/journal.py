@@ -1,4 +1,7 @@
-"""The journals of a worker: the times that it has given, stored before their outputs are released."""
+"""The journals of a worker: the times that it has given.
+
+They are stored before the outputs of these times are released.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +62,10 @@ class JournalWriter:
             self._given.set()
 
     async def run(self) -> None:
-        """Store given times, all of them at once; their outputs may then be released. Run until cancelled."""
+        """Store all given times at once, after which their outputs may be released.
+
+        Run until cancelled.
+        """
         worker = self._worker
         while True:
             await self._given.wait()

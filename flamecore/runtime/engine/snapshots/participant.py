@@ -15,6 +15,7 @@ from typing import Final
 from flamecore.abc.source import Reader
 from flamecore.model.messages import CONTROL, Committed, Prepare, Prepared
 from flamecore.runtime.codec.codec import Codec
+from flamecore.runtime.codec.wire import STORED
 from flamecore.runtime.engine.snapshots.journal import EpochStore, JournalWriter
 from flamecore.runtime.parts.worker import Cut, Worker
 from flamecore.runtime.state.format import Part, Section, part_blob
@@ -78,12 +79,15 @@ class SnapshotWriter:
         self._watches = {
             number: deadlines.source(worker.plan.fronts[number - 1], apart=True) for number in readers
         }  # apart from reads under way
+        # Room for one: the control asks for the next snapshot only when this one is recorded.
         self._cuts: asyncio.Queue[tuple[int, Cut, list[tuple[StateWriter, Sections]]]] = asyncio.Queue(1)
         self._committed: Committed | None = None
         self._told = asyncio.Event()
 
     def prepare(self, message: Prepare) -> None:
         """Cut the worker for a snapshot, and queue its changes for storage."""
+        # At once, within the message: the next item may change a state that the snapshot is to have
+        # as it is now.
         cut = self.worker.cut(message.time)
         changed = [(writer, writer.prepare(message.number, cut.changes)) for writer in self._writers]
         self._cuts.put_nowait((message.number, cut, changed))
@@ -129,7 +133,8 @@ class SnapshotWriter:
                         parts.append(part)
                         await self._store.create(part.blob, data)
             stored, needed = tuple([(*part,) for part in parts]), self._journal.needed_from(cut.time)
-            self._sender.send(CONTROL, Prepared(number, self.worker.index, cut.fronts, stored, needed))
+            marked = tuple([(front, self._codec.encode(states, STORED)) for front, states in cut.marked.items()])
+            self._sender.send(CONTROL, Prepared(number, self.worker.index, cut.fronts, stored, needed, marked))
 
     async def _collect(self, sections: Sections, part_writer: PartWriter) -> bool:
         """Fill a part, between the turns of items; return whether it is full.
@@ -171,6 +176,8 @@ class SnapshotWriter:
             self._told.clear()
             if (message := self._committed) is None:
                 continue
+            # Of the oldest snapshot that is kept, not of the newest: a run may go back to that, and
+            # read from there.
             for number, position in message.positions:
                 if position is not None and number in self._readers:
                     told = self._readers[number].acknowledge(position)

@@ -1,6 +1,7 @@
-"""Names of everything that is logged: `noun.verb_past`. All else of a log line is key and value.
+"""Names of everything that is logged: `noun.verb_past`.
 
-The library itself logs nothing and configures nothing; the command line logs for it, on stderr.
+The rest of a log line is keys and values. The library itself logs nothing and configures nothing; the command line logs
+for it, on stderr.
 """
 
 from __future__ import annotations
@@ -69,6 +70,10 @@ MESSAGE_REFUSED: Final = "message.refused"
 """A part of a job was sent something that it does not understand, and goes on without it. A warning, once for each
 sender. Keys: `address` of the part, `sender`, `kind` of what came."""
 
+PARTITION_REMOVED: Final = "partition.removed"
+"""Partitions of a source that were read whole, such as files, are no longer there; said once. A warning. Keys: `job`,
+`source`, how many `partitions`, and the `first` of them."""
+
 STATE_UNVERIFIED: Final = "state.unverified"
 """Some of the stored state is of format 2, whose blobs do not say where they belong: one that was exchanged for another
 would not be found. A warning, once per start, until snapshots have replaced it. Keys: `job`, how many `blobs`, and the
@@ -107,6 +112,7 @@ ALL: Final = frozenset(
         MESSAGE_REFUSED,
         STATE_UNVERIFIED,
         PHASE_SKIPPED,
+        PARTITION_REMOVED,
         JOB_FAULTED,
         JOB_RECOVERED,
         JOB_TURNED,

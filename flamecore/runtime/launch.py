@@ -69,6 +69,8 @@ def job_of(spec: JobSpec) -> AnyJob:
         spec.problems.raise_first()
         if spec.config.deploy.start == "join":
             check_findable(spec.config, transport, transport.outlook(), listed=spec.is_listed)
+    # Imported late: a job in one process needs none of it, and its start is what a notebook or a
+    # test waits for.
     if not spec.embedded:
         from flamecore.runtime.cluster.job import ClusterJob
 
@@ -171,6 +173,7 @@ def to_the_end(job: AnyJob) -> JobReport:
 
     with ThreadPoolExecutor(1, thread_name_prefix="flamestream") as thread:
         try:
+            # With the context of this thread, which may hold overrides of plugins, and clocks.
             return thread.submit(copy_context().run, run, main()).result()
         except KeyboardInterrupt:  # it comes to this thread alone, which would wait for the other one
             interrupted.set()

@@ -1,1 +1,4 @@
-"""The cluster: a job on several processes: membership, control plane, recovery, reconfiguration, lease, client."""
+"""The cluster: a job on several processes.
+
+Membership, control plane, recovery, reconfiguration, lease, client.
+"""

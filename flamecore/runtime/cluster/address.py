@@ -7,7 +7,7 @@ import os
 import socket
 import time
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from msgspec import structs
 
@@ -36,7 +36,7 @@ class JobPlace(NamedTuple):
     """
 
     transport: str
-    options: Mapping[str, Any]
+    options: Mapping[str, object]
     job: str
     incarnation: int
     control: str

@@ -89,7 +89,8 @@ class JobContext:
         assert self.history is not None
         await self.history.scan()
         if self.history.owned:
-            self.plan = replace(self.plan, start=self.history.start)
+            history = self.history
+            self.plan = replace(self.plan, start=history.start, past=history.past, unread=history.unread)
         else:  # no epoch has begun, so new fronts and phases are not stored yet
             self.plan = self._new_plan()
 

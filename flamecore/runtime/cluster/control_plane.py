@@ -139,6 +139,8 @@ class ControlPlane:
         client = sender.startswith("client/")
         if type(message) not in (_OF_CLIENTS if client else _OF_NODES):
             self.door.refuse(sender, message)
+        # Of a process that is no member, or is an earlier one of a member's name: the job answers
+        # it.
         elif client or isinstance(message, Join) or self.members.addresses.get(message.node) != sender:
             self.events.put_nowait(Said(sender, message))
         else:
@@ -151,6 +153,7 @@ class ControlPlane:
         if isinstance(message, NodeReport):
             if message.stats:
                 members.reports[name] = msgspec.convert(message.stats, NodeStats)
+        # Of the present epoch only: a node may answer late for one that has ended.
         elif isinstance(message, Opened) and message.epoch == members.epoch:
             members.opened.add(name)
         elif isinstance(message, Ready) and message.epoch == members.epoch:

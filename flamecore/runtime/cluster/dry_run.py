@@ -84,10 +84,11 @@ def dry_run(spec: JobSpec, environ: Mapping[str, str] | None = None) -> list[Pro
     fronts = _fronts(spec)
     for sink in spec.all_sinks.values():
         with problems.noted():
+            # Each by itself, so that all problems are listed, not the first alone.
             sink.rehearse()
     transport = outlook = None
     with problems.noted():
-        transport = spec.transport(_context(spec, environ)) if spec.has_transport else None
+        transport = spec.transport(_context(spec, environ)) if spec.drivers.transport is not None else None
     if transport is not None:
         with problems.noted():
             outlook = transport.outlook()
@@ -108,7 +109,7 @@ def dry_run(spec: JobSpec, environ: Mapping[str, str] | None = None) -> list[Pro
     plan = make_plan(spec.graph, spec.sources, spec.settings, fronts=fronts or [])
     trackers = None
     with problems.noted():
-        trackers = spec.acker(acker_plan(plan)).trackers if spec.has_acker else None
+        trackers = spec.acker(acker_plan(plan)).trackers if spec.drivers.acker is not None else None
     if fronts is None or transport is None or trackers is None:
         return []
     return list(_processes(spec, plan, trackers, transport, outlook, environ))
@@ -188,6 +189,7 @@ def _processes(
     elsewhere = config.deploy.on != defaults.HOST
     if not joining and not elsewhere and supervisor is not None:
         with spec.problems.noted():
+            # One for all: processes that the supervisor starts listen in the same way.
             beside = spec.transport(_context(spec, environ, "worker-0"), beside=True).outlook()
     for name in (SUPERVISOR, *workers, *ackers):
         start: Start = "by hand" if joining else "host" if elsewhere else "supervisor"

@@ -18,13 +18,14 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from flamecore import events
+from flamecore.abc.config import DeployTable
 from flamecore.abc.registry import JobRegistry, RegistryContext
 from flamecore.abc.transport import Transport, TransportContext
 from flamecore.errors import FlameError
@@ -47,7 +48,7 @@ from flamecore.runtime.engine.job import AnyJob
 from flamecore.runtime.engine.planning import acker_plan, check_importable, open_history
 from flamecore.runtime.parts.counters import JobStats
 from flamecore.runtime.state.format import Manifest
-from flamecore.runtime.tasks.epoch_transport import EpochTransport
+from flamecore.runtime.tasks.epoch_transport import EpochTransports
 from flamecore.runtime.tasks.event_loop import BackgroundTasks
 from flamecore.runtime.tasks.sender import Sender
 from flamecore.runtime.tasks.stats import JobReport
@@ -74,16 +75,13 @@ class ClusterJob(AnyJob):
     def __init__(self, spec: JobSpec, load_version: Callable[[JobSpec, Upgrade], FlowVersion]) -> None:
         # A job that others are to reach goes by its name; any other may run several times at once.
         reachable = spec.config.deploy.start == "join" or TOKEN in os.environ
-        self.id = spec.name if reachable else f"{spec.name}-{secrets.token_hex(4)}"
-        super().__init__(spec.settings, spec.observers, self.id)
+        super().__init__(
+            spec.settings, spec.observers, spec.name if reachable else f"{spec.name}-{secrets.token_hex(4)}"
+        )
         self._spec = spec  # of the job's first version; settings of the whole job never change
-        self._deploy = spec.config.deploy
-        self._codec = Codec.of(spec.checked_graph)
         self._load_version = load_version
         self._members = Membership()
-        self._control_plane = ControlPlane(self._members)
         self._status = JobStatus(self.id, self._members)
-        self._epochs = 0
         self._restart_policy = RestartPolicy(self._deploy.restarts, self._deploy.restart_window_s)
         self._background = BackgroundTasks()
         # From when it runs:
@@ -91,8 +89,11 @@ class ClusterJob(AnyJob):
         self._nodes: NodeManager
         self._reconfiguration: Reconfiguration
         self._downtime: Downtime
-        self._transport: Transport
-        self._lease: Lease
+        self._transports: EpochTransports
+
+    @property
+    def _deploy(self) -> DeployTable:
+        return self._spec.config.deploy
 
     # -- the interface of a job ------------------------------------------------------------------------------------
 
@@ -120,31 +121,34 @@ class ClusterJob(AnyJob):
 
         The stack ends all of it.
         """
-        spec, members, control_plane = self._spec, self._members, self._control_plane
-        graph = spec.checked_graph
+        spec, members, graph = self._spec, self._members, self._spec.checked_graph
+        control_plane, codec = ControlPlane(members), Codec.of(graph)
         folder = stack.enter_context(private_folder())
         token = os.environ.get(TOKEN) or secrets.token_hex(32)
-        lease = self._lease = await self._acquire_lease(stack, token)
+        lease = self._status.lease = await self._acquire_lease(stack, token)
+        # The state before the transport: a second run is refused before it listens, or opens
+        # anything.
         history = await open_history(
             stack, spec.store(), graph, spec.settings, self._deadlines, lost=self._end, listed=spec.is_listed
         )
         sinks = AsyncExitStack()
-        transport = self._transport = spec.transport(
+        transport = spec.transport(
             TransportContext(
                 job=self.id,
                 incarnation=lease.incarnation,
-                codec=self._codec,
+                codec=codec,
                 node=SUPERVISOR,
                 token=token,
                 folder=folder,
                 locate=members.locate,
-                lost=self._lost,
+                lost=partial(self._lost, control_plane),
             )
         )
         stack.push_async_callback(self._close, transport)
-        if spec.packed is None:
+        self._transports = EpochTransports(transport, lease.incarnation)
+        if spec.flow_code.packed is None:
             check_importable(graph, transport)
-        context = self._context = JobContext(spec, self._codec, history, sinks, self._deadlines)
+        context = self._context = JobContext(spec, codec, history, sinks, self._deadlines)
         control = members.locations[CONTROL] = await transport.start()
         lease.publish(run=self.id, transport=spec.config.transport.use, control=control)
         sender = Sender(await transport.bind(CONTROL), control_plane.trouble)
@@ -163,9 +167,11 @@ class ClusterJob(AnyJob):
         self._nodes = NodeManager(self.id, members, context, host, sender, started_here, control_plane.events)
         self._reconfiguration = Reconfiguration(self._nodes, self._load_version)
         self._downtime = Downtime(self.id, self._reconfiguration.done)
+        # The stack runs these in reverse: first the nodes end, while their last counts are still
+        # heard; then the tasks that hear them; then what is left of earlier epochs.
         stack.push_async_callback(self._end_rest)
         listening, watching = control_plane.listen(sender.endpoint), control_plane.watch(self._deploy.silence_timeout_s)
-        for work in (self._act(), listening, watching, self._status.watch(self.stats)):
+        for work in (self._act(control_plane.events), listening, watching, self._status.watch(self.stats)):
             task = asyncio.create_task(work)
             task.add_done_callback(self._task_ended)
             stack.push_async_callback(_cancelled, task)
@@ -218,18 +224,9 @@ class ClusterJob(AnyJob):
         await self._start(stack)
         while True:
             self._check()
-            self._epochs += 1
-            # Where the registry ends with its supervisor, every start has incarnation 1, and an epoch of the state has
-            # no number before it begins. So chance tells the name from those of other starts.
-            name = f"{self._lease.incarnation}.{self._epochs}.{secrets.token_hex(3)}"
+            transport = self._transports.next()
             epoch = self.epoch = Epoch(
-                self._context.plan,
-                EpochTransport(self._transport, name),
-                self._observers,
-                name=name,
-                deadlines=self._deadlines,
-                failing=self._failing,
-                taken=self._taken,
+                self._context.plan, transport, self._observers, name=transport.name, deadlines=self._deadlines
             )
             self._status.node = epoch.node
             try:
@@ -267,33 +264,39 @@ class ClusterJob(AnyJob):
             lambda: nodes.late,
         )
         assigned = nodes.assign(epoch.name)
-        self._status.publish(self._lease, context.plan)
+        self._status.publish(context.plan)
         await nodes.wait_until(
             lambda: members.opened >= assigned, epoch, "opened what they read", lambda: assigned - members.opened
         )
         # The sources are open, so no sink replaces its output in vain.
         await context.open_sinks()
         history = context.history
+        # Behind the opening of the sinks: from then on no earlier epoch can deliver, so the
+        # journals that are there are all that count.
         if history is not None:
             await history.begin(context.delivered_up_to)
         for name in assigned:
             nodes.tell(name, Load(history.resume() if history is not None else None))
         acker = context.spec.acker(acker_plan(context.plan)) if self._deploy.acker == "supervisor" else None
-        await epoch.open(context.sinks, context.delivered_up_to, history, acker=acker)
+        await epoch.open(
+            context.sinks,
+            context.delivered_up_to,
+            history,
+            acker=acker,
+            failing=self._failing,
+            taken=self._taken,
+        )
         await nodes.wait_until(
             lambda: members.ready >= assigned, epoch, "loaded their state", lambda: assigned - members.ready
         )
-        if self._epochs == 1:
+        if self._transports.count == 1:
             self._observers.job_started(self._spec.name, context.plan.workers)
         self._reconfiguration.commit()
         for name in assigned:
             nodes.tell(name, Begin())
-        epoch.begin()
-        self.begun = True
-        if self._epochs > 1:
+        self._begin(epoch)
+        if self._transports.count > 1:
             self._background.add(asyncio.create_task(self._downtime.tell_when_over(epoch)))
-        if self._draining.is_set():
-            self._stop_reading(epoch)
         await epoch.outcome
         await epoch.aclose()
 
@@ -310,7 +313,7 @@ class ClusterJob(AnyJob):
             FlameError: The job cannot go on, or has met too many faults.
         """
         self._check()
-        history, now = self._context.history, time.monotonic()
+        history, fruitless = self._context.history, epoch.first_delivery.awaited_less_than(MOVE_S)
         self._downtime.begin()
         if history is None:
             raise fault.error
@@ -320,7 +323,6 @@ class ClusterJob(AnyJob):
         await self._halt(epoch)
         if fault.blob and not history.refuse(fault.blob):
             raise fault.error
-        fruitless = not epoch.moved.is_set() and now < epoch.created + MOVE_S
         await asyncio.sleep(self._restart_policy.pause_s(fruitless=fruitless))
         await self._context.rewind()
 
@@ -352,9 +354,8 @@ class ClusterJob(AnyJob):
 
     # -- events ----------------------------------------------------------------------------------------------------
 
-    async def _act(self) -> None:
+    async def _act(self, events: asyncio.Queue[Event]) -> None:
         """Act on events, for as long as the job lasts."""
-        events = self._control_plane.events
         while True:
             self._act_on(await events.get())
             events.task_done()
@@ -398,10 +399,10 @@ class ClusterJob(AnyJob):
             self.epoch.fail(FaultError(lost.error))
         self._members.wake()
 
-    def _lost(self, location: str, error: Exception) -> None:
+    def _lost(self, control_plane: ControlPlane, location: str, error: Exception) -> None:
         if not location:
             return self._end(error)
-        return self._control_plane.lost(location, error)
+        return control_plane.lost(location, error)
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:

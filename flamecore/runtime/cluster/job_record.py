@@ -93,7 +93,7 @@ async def find(registry: JobRegistry, job: str, token: str) -> JobRecord:
     if entry is None:
         known = ", ".join(sorted(_name_of(key) for key in await registry.keys(PREFIX))) or "none"
         raise RegistryError(
-            f"the registry knows no job {job!r}; it knows: {known}", hint="Start its supervisor first.", **facts
+            f"the registry has no entry for job {job!r}; it has: {known}", hint="Start its supervisor first.", **facts
         )
     record = read(entry.value, job, token)
     if not record.lease_s or not record.control:
@@ -157,8 +157,8 @@ def read(value: bytes, job: str, token: str | None = None) -> JobRecord:
         ) from error
     if record.job != job or (token is not None and not hmac.compare_digest(sealed.proof, _proof(sealed.record, token))):
         raise RegistryError(
-            f"the record of job {job!r} was written by somebody who does not know its token",
-            hint="Set FLAMESTREAM_TOKEN to the same secret for the supervisor and everybody who joins.",
+            f"the record of job {job!r} was written by a process without its token",
+            hint="Set FLAMESTREAM_TOKEN to the same secret for the supervisor and every process that joins.",
             registry="",
             key=key_of(job),
         )

@@ -86,6 +86,8 @@ class Lease:
         last = None if entry is None else read(entry.value, job)
         if entry is not None and last is not None and not take_over:
             await _wait_for_end(registry, key, entry.revision, last)
+        # The lease counts from before the write: the answer may take a while, and others count from
+        # the write itself.
         began = time.monotonic()
         record = JobRecord(
             job=job,
@@ -134,6 +136,7 @@ class Lease:
         self._renewing.cancel()
         await asyncio.wait((self._renewing,))
         lease_s = self.record.lease_s
+        # A lease of 0 s says that it was given back: the next start need not wait.
         self.record = msgspec.structs.replace(self.record, lease_s=0.0, control="", members={})
         # If this fails, the lease lapses by itself; and a job that another run has taken is not ours to give back.
         with contextlib.suppress(RegistryError, TimeoutError):
@@ -151,6 +154,8 @@ class Lease:
             self._changed.clear()
             began = time.monotonic()
             try:
+                # No longer than the lease still lasts: then the job has to end, whatever the
+                # registry does.
                 async with asyncio.timeout(max(0.0, self._renewed + lease_s - began)):
                     await self._write()
             except (RegistryError, TimeoutError) as error:
@@ -158,6 +163,7 @@ class Lease:
                     raise
                 if time.monotonic() >= self._renewed + lease_s:
                     raise _not_renewed(self.record, error) from error
+                # Sooner than usual, since the lease is running out.
                 pause_s = min(_LONGEST_PAUSE_S, lease_s / 10)
             else:
                 self._renewed = began

@@ -89,6 +89,7 @@ class Membership:
     def named(self, role: str) -> list[str]:
         """Return the names of the nodes of a role, in the order in which they get parts."""
         names = [name for name, node in self.nodes.items() if node.role == role and name not in self.standby]
+        # By length first: worker-2 comes before worker-10.
         return sorted(names, key=lambda name: (len(name), name))
 
     def hosting(self, role: str) -> list[str]:
@@ -133,7 +134,7 @@ class Membership:
         try:
             return self.locations[plain(address)]
         except KeyError:
-            raise PeerGoneError(f"nobody has said where {address} is", address=CONTROL, peer=address) from None
+            raise PeerGoneError(f"the location of {address} is not known", address=CONTROL, peer=address) from None
 
     def described(self) -> dict[str, object]:
         """Return the nodes and the parts that they host, for people and programs."""

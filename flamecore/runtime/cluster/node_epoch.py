@@ -46,7 +46,15 @@ class NodeEpoch:
         self._spec = spec
         settings = msgspec.structs.replace(spec.settings, workers=assignment.total)
         fronts = [front[:3] for front in assignment.fronts]
-        self.plan = make_plan(spec.checked_graph, spec.sources, settings, fronts=fronts, start=assignment.start)
+        self.plan = make_plan(
+            spec.checked_graph,
+            spec.sources,
+            settings,
+            fronts=fronts,
+            past=assignment.past,
+            unread=assignment.unread,
+            start=assignment.start,
+        )
         epoch_transport, encoders = EpochTransport(context.transport, assignment.epoch), encoders_of(spec.sinks)
         self.node = Node(
             self.plan,
@@ -55,6 +63,7 @@ class NodeEpoch:
             encoders=encoders,
             operators=spec.operators,
             deadlines=Deadlines.of(settings),
+            codec=context.codec,
         )
 
     async def open(self) -> None:
@@ -130,6 +139,7 @@ class NodeContext:
             FlameError: The flow cannot be imported, or a source not be opened.
         """
         key = (assignment.config, assignment.flow)
+        # Once for each version: another epoch must not import the flow again.
         if key not in self._specs:
             spec = self._specs[key] = _resolve_spec(assignment, self._spare)
             self.codec.learn(spec.checked_graph)
@@ -170,7 +180,7 @@ def _resolve_spec(assignment: Assignment, spare: Path | None) -> JobSpec:
     if assignment.code and spec.code != assignment.code:
         raise ConfigError(
             f"flow {flow.name!r} is another version here than the one that runs: {reference} has changed since",
-            hint="Put the former version back; or have the job go on with the new one: flamestream upgrade.",
+            hint="Put the former version back; or have the job continue with the new one: flamestream upgrade.",
             path="job.flow",
         )
     return spec

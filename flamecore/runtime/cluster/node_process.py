@@ -104,6 +104,7 @@ class NodeProcess:
                 for task in (reports, commands):
                     task.cancel()
                 await asyncio.wait((reports, commands))
+                # Before the parts are closed, which takes their counters with it.
                 stats = self._node_epoch.stats() if self._node_epoch is not None else None
                 await self._leave(orderly=self._failed is None)
                 await context.aclose()
@@ -124,6 +125,7 @@ class NodeProcess:
             except TimeoutError:
                 raise self._failed or JobError(f"{self.name} was given nothing to do for {limit:g} s") from None
             message = delivery.message
+            # Only the supervisor commands a node, not every process that has the token.
             if delivery.sender != CONTROL or not self.door.admits(*delivery):
                 if delivery.sender != CONTROL:
                     self.door.refuse(*delivery)
@@ -141,6 +143,7 @@ class NodeProcess:
                 await self._handle(message, context, sender)
             except FlameError as error:
                 self._part_failed(error)
+            # The next assignment may never come, if the supervisor has gone without a word.
             if self._failed is not None or isinstance(message, Halt):
                 limit = _ASSIGN_TIMEOUT_S
 
@@ -236,6 +239,7 @@ def main() -> int:
     path = Path(sys.argv[1])
     try:
         bootstrap = json.loads(path.read_text())
+        # It holds the job's token.
         path.unlink()
     except FileNotFoundError:
         print(f"{path} is gone: the supervisor has ended meanwhile", file=sys.stderr)
@@ -243,7 +247,10 @@ def main() -> int:
     _end_with_parent(bootstrap["parent"])
     sys.path[:] = bootstrap.get("path", sys.path)  # from here on, modules are found as the supervisor finds them
     logs.to_stderr()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor handles Ctrl-C
+    # A terminal, a shell, a service manager sends them to all processes of a job. The supervisor handles them, and the
+    # kernel kills this process with it.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     try:
         with relaxed_gc():
             run(NodeProcess(bootstrap).run())

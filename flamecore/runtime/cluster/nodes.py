@@ -143,6 +143,8 @@ class NodeManager:
                 trackers=tuple(int(index) for kind, index in parts if kind == "acker"),
                 locations=tuple(members.locations.items()),
                 code=context.code,
+                past=tuple(sorted(plan.past)),
+                unread=tuple(sorted(plan.unread)),
             )
             self.tell(name, assignment)
         return assigned
@@ -190,6 +192,8 @@ class NodeManager:
                 f"after {timeout_s:g} s not all workers have {what} ({self._describe_joined()})",
                 hint=_JOIN_HINT if deploy.start == "join" else _START_HINT,
             )
+            # Late nodes can be replaced in another epoch. If none is late, another epoch would be
+            # late as well.
             stuck = sorted(late())
             if not stuck:
                 raise error from None

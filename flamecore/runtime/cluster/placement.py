@@ -94,7 +94,7 @@ def refusals(
     elif not environ.get(TOKEN):
         yield ConfigError(
             f"{_JOINS}, and there is no secret that workers could show: ${TOKEN} is not set",
-            hint=f"Set {TOKEN} to the same text for the supervisor and everybody who joins.",
+            hint=f"Set {TOKEN} to the same text for the supervisor and every process that joins.",
             path=TOKEN,
         )
 
@@ -125,7 +125,7 @@ def check_findable(config: JobConfig, transport: Transport, outlook: Outlook, *,
     joined = config.deploy.start == "join" and transport.capabilities.multi_process
     if joined and not outlook.join and not listed:
         raise ConfigError(
-            f"{_JOINS}, and nobody could tell the workers where the supervisor is: it would listen at {outlook.place}",
+            f"{_JOINS}, and workers would have no way to find the supervisor: it would listen at {outlook.place}",
             hint=f'Name a place, such as [transport.{transport.name}] listen = "127.0.0.1:7070".',
             path=f"transport.{transport.name}.listen",
         )

@@ -130,6 +130,7 @@ class Reconfiguration:
         await nodes.wait_until(lambda: len(members.named("worker")) >= workers or epoch.outcome.done(), epoch, "joined")
         if epoch.outcome.done():
             return self.refuse(ENDED)
+        # Now, so that the next epoch has little to repeat.
         await epoch.commit()
         if self._is_current(request, epoch):
             epoch.fail(ReconfigureSignal())
@@ -150,6 +151,8 @@ class Reconfiguration:
             if self._request is not request:
                 return None
         await epoch.commit(first=True)  # the new version is compared with a snapshot
+        # An import runs code of the flow and may hang, and the control must go on: so in a thread.
+        # It cannot be cancelled either: so in one that does not keep the process from ending.
         self._importing = importing = in_daemon_thread(partial(self._load_version, context.spec, asked))
         try:
             await self._imported(importing)
@@ -329,7 +332,7 @@ class Reconfiguration:
         self._members.standby.clear()
         await context.rescan()
         self._request = None
-        text = f"the new version could not start, and the job goes on with the former: {error}"
+        text = f"the new version could not start, and the job continues with the former: {error}"
         self._nodes.answer(request.client, Refusal(text))
 
     def commit(self) -> None:

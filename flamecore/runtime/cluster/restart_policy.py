@@ -29,6 +29,7 @@ class RestartPolicy:
     def __init__(self, most: int, window_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.faults = 0
         self._most, self._window_s, self._clock = most, window_s, clock
+        # As many as decide: with one more than `most` in the window the job ends.
         self._times: deque[float] = deque(maxlen=most + 1)
         self._fruitless = 0  # attempts in turn that have come to nothing
 
@@ -46,8 +47,8 @@ class RestartPolicy:
             raise JobError(
                 f"{error.what}\n  the job gives up: {recent} faults within {self._window_s:g} s "
                 f"(deploy.restarts is {self._most})",
-                hint="What was delivered is right, and the state is kept: mend what the last lines tell of, and run it "
-                "again.",
+                hint="All delivered outputs are right, and the state is kept: correct the mistake that the last lines "
+                "show, and run the job again.",
             )
 
     def pause_s(self, *, fruitless: bool) -> float:

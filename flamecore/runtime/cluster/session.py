@@ -107,7 +107,7 @@ class ControlSession:
         try:
             return self.locations[plain(address)]
         except KeyError:
-            raise PeerGoneError(f"nobody has said where {address} is", address=self.name, peer=address) from None
+            raise PeerGoneError(f"the location of {address} is not known", address=self.name, peer=address) from None
 
     def _lost(self, location: str, error: Exception) -> None:
         what = f"{self.name} lost its connection to {location}: {error}"

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from flamecore import events
 from flamecore.abc.host import NodeHost
@@ -33,12 +33,14 @@ class JobStatus:
 
     Attributes:
         host: The host, which knows where nodes are; None: it is not known yet.
+        lease: The lease, with the job's record in the registry; None: it is not held yet.
         node: The supervisor's node, in the present epoch; None: there is none.
         snapshot: The newest snapshot of this run.
     """
 
     def __init__(self, job: str, members: Membership) -> None:
         self.host: NodeHost | None = None
+        self.lease: Lease | None = None
         self.node: Node | None = None
         self.snapshot: Manifest | None = None
         self._job = job
@@ -73,7 +75,7 @@ class JobStatus:
             context: The job's context, with its plan and state.
             faults: Number of faults so far.
         """
-        snapshot, state = self.snapshot, dict[str, Any]()
+        snapshot, state = self.snapshot, dict[str, object]()
         if context.history is not None:
             state = {
                 "faults": faults,
@@ -91,15 +93,15 @@ class JobStatus:
             **dict(stats.rows()),
         }
 
-    def publish(self, lease: Lease, plan: Plan) -> None:
-        """Write the nodes and their parts to the registry.
+    def publish(self, plan: Plan) -> None:
+        """Write the nodes and their parts in the present epoch to the registry.
 
-        Args:
-            lease: The lease of the job.
-            plan: The plan of the present epoch.
+        `plan` is the plan of the present epoch.
         """
         members = self._members
-        lease.publish(
+        if self.lease is None:
+            return
+        self.lease.publish(
             members={
                 name: Member(
                     role=node.role,
@@ -157,13 +159,13 @@ class Downtime:
             epoch: The new epoch, which has just begun.
         """
         began = time.monotonic()
-        moved = asyncio.create_task(epoch.moved.wait())
+        moved = asyncio.create_task(epoch.first_delivery.wait())
         await asyncio.wait((moved, epoch.outcome), timeout=MOVE_S, return_when=asyncio.FIRST_COMPLETED)
         moved.cancel()
         if epoch.outcome.done() and (epoch.outcome.cancelled() or epoch.outcome.exception() is not None):
             return  # it stands still again
         since, self._since = self._since, 0.0
-        took_ms = round(((time.monotonic() if epoch.moved.is_set() else began) - since) * 1000, 1)
+        took_ms = round(((time.monotonic() if epoch.first_delivery.seen else began) - since) * 1000, 1)
         plan = epoch.plan
         if self._changed(epoch, took_ms):
             logger().info(events.JOB_TURNED, job=self._job, epoch=epoch.name, workers=plan.workers, pause_ms=took_ms)

@@ -84,7 +84,7 @@ def check_unchanged(old: JobSpec, new: JobSpec) -> None:
     if differing:
         raise ConfigError(
             f"a running job cannot change {', '.join(differing)}",
-            hint="Write these as the job has them; or stop it and run the new version: it goes on where it was.",
+            hint="Write these as the job has them; or stop it and run the new version: it continues where it was.",
             path="",
         )
 
@@ -115,21 +115,26 @@ def load_version(old: JobSpec, asked: Upgrade) -> FlowVersion:
     """
     config = inherited(old.config, decode_config(asked.config))
     if not config.job.flow:
-        raise ConfigError("nothing says which flow to go on with", path="job.flow")
+        raise ConfigError("the flow to continue with is not given", path="job.flow")
     flow, forget = load_flow_anew(config.job.flow, config.folder)
     try:
-        new = resolve(config, flow, plugins=old.plugins)
+        new = resolve(config, flow, plugins=old.drivers.plugins)
         new.problems.raise_first()
         check_unchanged(old, new)
+        # In a loop of its own: this runs in a thread, beside the loop of the job.
         plan = asyncio.run(_plan(old, new, accepted=asked.accept))
         code, place = new.code, importable(new.flow)
+    # Whatever it is: the version that runs has to find its own modules again.
     except BaseException:
         forget()
         raise
-    return FlowVersion(new, code, place, plan, lambda: resolve(old.config, old.flow, plugins=old.plugins), forget)
+    return FlowVersion(
+        new, code, place, plan, lambda: resolve(old.config, old.flow, plugins=old.drivers.plugins), forget
+    )
 
 
 async def _plan(old: JobSpec, new: JobSpec, *, accepted: bool) -> StatePlan | None:
+    # Another store object: the open one belongs to the loop of the job.
     store = old.store()
     assert store is not None
     await store.open()

@@ -21,11 +21,11 @@ from typing import Any, Final
 import msgspec
 
 from flamecore.errors import CodecError
-from flamecore.model.failure import Failure
+from flamecore.model.failure import Cause
 from flamecore.runtime.codec.wire import unreadable
 from flamecore.suggest import suggestion
 
-Columns = Sequence[Sequence[Any]]
+Columns = Sequence[Sequence[object]]
 _REQUIRED: Final = object()
 
 
@@ -97,17 +97,18 @@ class FieldCodec(ABC):
 class Tuples(FieldCodec):
     """A NamedTuple.
 
-    A failure crosses without its exception: its texts describe it to other processes.
+    The cause of a failure crosses without its exception: its texts describe it to other processes.
     """
 
     def __init__(self, kind: Any, name: str) -> None:
         defaults = kind._field_defaults
         super().__init__(kind, name, {field: _default_of(defaults.get(field, _REQUIRED)) for field in kind._fields})
+        # Not by the class: its `__new__` may be code of the flow, and decoding runs none.
         self._make = partial(tuple.__new__, kind)
 
-    def take_apart(self, values: Sequence[Any]) -> Iterable[Sequence[Any]]:
-        if self.kind is Failure:
-            values = [failure._replace(error=None) for failure in values]
+    def take_apart(self, values: Sequence[Any]) -> Iterable[Sequence[object]]:
+        if self.kind is Cause:
+            values = [cause._replace(error=None) for cause in values]
         return zip(*values, strict=True)
 
     def make(self, count: int, columns: Columns) -> list[object]:
@@ -131,6 +132,8 @@ class Dataclasses(FieldCodec):
         return [list(map(attrgetter(field), values)) for field in self.fields]
 
     def make(self, count: int, columns: Columns) -> list[object]:
+        # Without `__init__`, which may check, count or register: the value was made once, where it
+        # comes from.
         made: list[object] = list(map(object.__new__, repeat(self.kind, count)))
         for field, column in zip(self.fields, columns, strict=True):
             deque(map(object.__setattr__, made, repeat(field), column), maxlen=0)  # also where the class is frozen
@@ -157,6 +160,7 @@ class Structs(FieldCodec):
         kind = self.kind
         rows: Iterable[Any] = zip(*columns, strict=True) if columns else repeat((), count)
         if self._by_place:
+            # By place where that is possible, which is faster.
             return [kind(*row) for row in rows]
         return [kind(**dict(zip(self.fields, row, strict=True))) for row in rows]
 

@@ -172,6 +172,8 @@ class Codec:
     def _items(self, message: Items) -> bytes:
         pieces = message.pieces
         head = _encode((message.acks, [(*piece[:3], pack(piece[3])) for piece in pieces]))
+        # All payloads of a message in one column, whatever pieces they are of: types are checked,
+        # and written, once.
         payloads = concat([piece[4] for piece in pieces])
         count = len(payloads)
         writer = Writer(self._types) if count < 2 else BatchWriter(self._types)
@@ -201,6 +203,7 @@ class Codec:
 
     def _at_vertex(self, message: Items, error: CodecError) -> CodecError:
         """Return the error of the first payload that cannot cross, with its vertex."""
+        # One by one, and only now: while all is well nobody asks which payload it was.
         index = message.pieces[0][0]
         for to, _, _, _, payloads in message.pieces:
             for payload in payloads:
@@ -259,6 +262,8 @@ class Codec:
         else:
             read, said = compiler.compile(root), compiler.made_of(root)
             reader = _message_reader(read) if said in MESSAGES else _value_reader(read)
+        # Long schemas are not kept, and all are dropped when there are many: a peer that makes one
+        # up for each message must not fill the memory.
         if len(schema) <= _LONGEST_SCHEMA_KEPT:
             self._kept_bytes += len(schema)
             if len(self._readers) >= _MOST_SCHEMAS or self._kept_bytes > _MOST_SCHEMA_BYTES_KEPT:

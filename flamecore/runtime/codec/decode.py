@@ -28,7 +28,7 @@ from flamecore.runtime.codec.stdlib import TEXTS, Standard, Texts
 from flamecore.runtime.codec.types import TypeTable
 from flamecore.runtime.codec.wire import unreadable
 
-Read = Callable[["ByteCursor", int], Sequence[Any]]
+Read = Callable[["ByteCursor", int], Sequence[object]]
 """(cursor, number of values) → the values."""
 
 
@@ -241,6 +241,7 @@ class SchemaCompiler:
             counts = [0] * len(reads)
             for label in labels:
                 counts[label] += 1
+            # A negative label would count from the end, as Python's indices do.
             if labels and min(labels) < 0:
                 raise unreadable("bytes with values of an unknown kind")
             parts = [iter(one(cursor, many)) for one, many in zip(reads, counts, strict=True)]
@@ -259,6 +260,8 @@ class SchemaCompiler:
                 _check_hashes(keys, lengths)
             pairs = zip(keys, read_values(cursor, total), strict=True)
             made = [dict(islice(pairs, length)) for length in lengths]
+            # No writer makes a key twice: the bytes are forged or damaged, and the sizes counted
+            # before would not hold.
             if sum(map(len, made)) != total:
                 raise unreadable("bytes with a dictionary that has a key twice")
             return made

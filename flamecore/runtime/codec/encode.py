@@ -25,7 +25,7 @@ from flamecore.runtime.codec.types import TypeTable
 
 Path = tuple[()] | tuple["Path", int | str | tuple[str]]
 """A place in a value: its parent's path, and the place in it. Formatted only for errors."""
-Node = Any
+Node = object
 """A number, or a list that begins with one: see `flamecore.runtime.codec.wire`."""
 
 _PLAIN: Final = {type(None): lay.NONE, bool: lay.BOOL, int: lay.INT, float: lay.FLOAT, str: lay.STR, bytes: lay.BYTES}
@@ -125,6 +125,8 @@ class Writer:
         if type(values) is Rows and values:
             places = enumerate(values.columns)
             return [lay.TUPLE, *[self.column(part, depth + 1, (path, place)) for place, part in places]]
+        # Exact types, not `isinstance`: what is sent is what is received, so a subclass needs an
+        # entry of its own.
         kinds = set(map(type, values))
         if len(kinds) != 1:
             return self._union(values, depth, path) if kinds else lay.NOTHING
@@ -261,6 +263,7 @@ class Writer:
             return list(value)
         if set(map(type, value)) in _SORTED_AS_THEY_ARE:
             return sorted(value)
+        # Elements of several types, and records, cannot be compared; their encodings always can.
         return sorted(value, key=self._code)
 
     def _code(self, value: object) -> bytes:

@@ -44,6 +44,7 @@ class Scalars:
 
 def entry_for(kind: type) -> Scalars | Standard | None:
     """Return the codec of a numpy class; None for unsupported and other classes."""
+    # Without an import: a value of numpy can only be here if numpy is.
     if kind.__module__ != _MODULE or _MODULE not in sys.modules:
         return None
     import numpy as np
@@ -103,6 +104,7 @@ def _put_together(parts: tuple[str, tuple[int, ...], str, bytes]) -> object:
         raise unreadable(f"bytes with {len(data)} bytes for an array of shape {shape} and data type {dtype}")
     if flags not in ("Cw", "Cr", "Fw", "Fr"):
         raise unreadable("bytes with an array of unknown flags")
+    # A writable array gets memory of its own; any other one can use the bytes as they are.
     held = bytearray(data) if flags[1] == "w" else data
     return _numpy().ndarray(shape, dtype, held, order=flags[0])
 

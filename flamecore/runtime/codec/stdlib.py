@@ -30,8 +30,8 @@ class Standard(NamedTuple):
     type: type
     name: str
     made_of: int
-    encode: Callable[[Any], Any]
-    decode: Callable[[Any], Any]
+    encode: Callable[[Any], object]
+    decode: Callable[[Any], object]
     version: int = 1
     units: int = MADE_UNITS
 

@@ -12,7 +12,7 @@ from typing import Final, get_args, get_origin
 from flamecore.errors import CodecError
 from flamecore.model import messages
 from flamecore.model.drift import DriftState
-from flamecore.model.failure import Failure, shorten_repr
+from flamecore.model.failure import Cause, Failure, shorten_repr
 from flamecore.model.item import DataItem
 from flamecore.model.messages import Ack, MinTimes, Report
 from flamecore.model.meta import GlobalTime, Meta
@@ -63,6 +63,7 @@ NAMES: Final[Mapping[type, str]] = {
     MinTimes: "MinTimes",
     Ack: "Ack",
     Failure: "Failure",
+    Cause: "Cause",
     GlobalTime: "GlobalTime",
     Meta: "Meta",
     DataItem: "DataItem",
@@ -152,6 +153,8 @@ class TypeTable:
             if isinstance(hint, list):  # the parameters of Callable[[A, B], C]
                 todo += hint
                 continue
+            # By identity, since some hints cannot be hashed. The hint is kept with it, or its id
+            # could be used again.
             if id(hint) in self._seen:
                 continue
             self._seen[id(hint)] = hint

@@ -141,6 +141,7 @@ def split(data: bytes) -> tuple[bytes, list[bytes]]:
     # Usually there are few columns, and one byte shows it.
     if data[1:2] > b"\x9f" and array_length(data, 1) > MAX_COLUMNS + 1:
         raise unreadable(f"bytes that claim {array_length(data, 1)} columns; {MAX_COLUMNS} is the limit")
+    # A view, so that the whole is not copied to leave out one byte.
     schema, *columns = _split(memoryview(data)[1:])
     return schema, columns
 
@@ -158,6 +159,7 @@ def text_units(column: bytes) -> int:
     """
     start = _first(column)
     start += _LONG_TEXTS.get(column[start : start + 1], 1) if start else 0
+    # Python stores a text by its widest character, so one emoji makes all of them four bytes wide.
     if _WIDE.search(column, start):
         return 3 * len(column) // UNIT_BYTES
     return len(column) // UNIT_BYTES if _HALF_WIDE.search(column, start) else 0

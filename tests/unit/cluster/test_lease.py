@@ -283,9 +283,9 @@ def test_an_unknown_job_is_an_error() -> None:
         await Lease.acquire(on, "Wörter/2", lease_s=LONG_S, token="t", lost=Told())
 
     error = fails(other)
-    assert error.what == "the registry knows no job 'words'; it knows: Wörter/2"
+    assert error.what == "the registry has no entry for job 'words'; it has: Wörter/2"
     assert (error.registry, error.key) == ("supervisor", KEY)
-    assert fails(lambda on: on.get(KEY)).what == "the registry knows no job 'words'; it knows: none"
+    assert fails(lambda on: on.get(KEY)).what == "the registry has no entry for job 'words'; it has: none"
 
 
 def test_a_job_that_listens_nowhere_yet_is_an_error() -> None:
@@ -299,7 +299,7 @@ def test_a_record_without_the_right_token_is_refused() -> None:
         await written(on, lambda record: record.control == "elsewhere")
 
     error = fails(lead_astray)
-    assert "by somebody who does not know its token" in error.what
+    assert "by a process without its token" in error.what
     assert "FLAMESTREAM_TOKEN" in error.hint
 
 
@@ -308,7 +308,7 @@ def test_a_record_of_another_job_is_refused() -> None:
         await take(on)
         on.held.entries[f"{PREFIX}other"] = on.held.entries[KEY]
 
-    assert "does not know its token" in fails(copy, job="other").what
+    assert "without its token" in fails(copy, job="other").what
 
 
 @pytest.mark.parametrize("value", [b"", b"{}", b"\xff", b'{"record": {}, "proof": ""}', b'{"record": 1, "proof": 2}'])

@@ -1,4 +1,7 @@
-"""The command line, `flamestream`. Data goes to stdout; progress, logs and errors go to stderr."""
+"""The command line, `flamestream`.
+
+Data goes to stdout; progress, logs and errors go to stderr.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ main = FlameGroup(
             is_eager=True,
             expose_value=False,
             callback=_say_version,
-            help="Say which version this is.",
+            help="Print the version.",
         )
     ],
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import click
 
@@ -20,7 +20,7 @@ from flamecore.runtime.config.flow_loader import load_flow
 from flamecore.runtime.config.read import read_config
 from flamecore.runtime.config.validate import Problems
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., object])
 
 
 def app_argument(function: F) -> F:
@@ -36,15 +36,15 @@ def config_options(function: F) -> F:
                 "-w",
                 "--workers",
                 type=click.IntRange(min=1),
-                help="How many workers share the work. In one process they take turns and make no function faster, "
+                help="Number of workers. In one process they take turns and make no function faster, "
                 "neither one that computes nor one that waits; a transport between processes (transport.use = "
                 f"{defaults.EXAMPLE_TRANSPORT!r}) gives each its own.",
             ),
             click.option(
                 "--on",
                 metavar="HOST",
-                help="Where the job runs: here, in this process; on processes of this machine; on another host that "
-                "flamestream plugins lists. Default: where its data is at home, or here.",
+                help="The host of the job: here, in this process; on processes of this machine; on another host that "
+                "flamestream plugins lists. Default: the host of its data, or here.",
             ),
             click.option(
                 "--source", "sources", multiple=True, metavar="NAME=DRIVER", help="Read source NAME by DRIVER."

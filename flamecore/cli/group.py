@@ -23,18 +23,18 @@ from flamecore.suggest import nearest
 BUILT_IN: Final[Mapping[str, str]] = {
     "run": "Run a flow: a script, a module, or a job file.",
     "retry": "Read the records of a file of dead letters again, once.",
-    "check": "Load everything, start nothing: what would run, and what is wrong.",
+    "check": "Load everything, start nothing: show what would run, and every problem.",
     "graph": "Draw the graph of a flow.",
     "plugins": "List the plugins that are installed.",
-    "version": "Say which version this is.",
+    "version": "Print the version.",
     "worker": "Join a job that runs elsewhere, as one of its workers.",
     "acker": "Join a job that runs elsewhere, to host its trackers.",
     "status": "Show a job that runs on several processes.",
     "rescale": "Change the number of workers of a running job.",
-    "upgrade": "Have a running job go on with another version of its flow.",
-    "plan": "Say what of its state a changed flow keeps, drops or cannot read.",
+    "upgrade": "Switch a running job to another version of its flow.",
+    "plan": "Show which state a changed flow keeps, drops or cannot read.",
     "snapshot": "List, show, verify and prune the snapshots of a job.",
-    "state": "Look a key up in the state of a job.",
+    "state": "Look up a key in the state of a job.",
     "verify-output": "Compare outputs in files with their checksums.",
 }
 """The commands that come with the core; each has a module of its name, with `_` for `-`, in this package."""

@@ -19,7 +19,7 @@ from flamecore.runtime.config import layers
 from flamecore.runtime.config.read import read_config
 from flamecore.toolkit.private_dir import private_folder
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., object])
 
 
 def join_options(function: F) -> F:
@@ -69,7 +69,7 @@ def joining(
     if not token:
         raise ConfigError(
             f"the job's token is missing: ${TOKEN} is not set",
-            hint=f"Set {TOKEN} to the same secret for the supervisor and everybody who joins.",
+            hint=f"Set {TOKEN} to the same secret for the supervisor and every process that joins.",
             path=TOKEN,
         )
     config = read_config(config_file, command=layers.from_command(settings, sources=(), sinks=(), workers=None))

@@ -6,9 +6,10 @@ import asyncio
 import base64
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, ClassVar, Final
 
 import msgspec
@@ -17,16 +18,20 @@ from xxhash import xxh3_64
 from flamecore.abc.source import Batch, Reader, Rejected, Source, SourceCapabilities
 from flamecore.errors import ConfigError
 from flamecore.runtime.config import defaults
+from flamecore.runtime.state.fronts import PASSING
 
 SUFFIX: Final = ".retried"
-"""Ending of the file beside the letters that notes how far they were read again."""
+"""Suffix of the file beside the letters that records how far they were read again."""
+
+COPY_SUFFIX: Final = ".retrying"
+"""Ending of the copy of the letters that a retry reads, until it has come to its end."""
 
 _MOST_BYTES: Final = 16 * 1024 * 1024
 """Longest line that can be a dead letter."""
 
 _CHUNK: Final = 2**20
 _TURN: Final = 1000
-"""Number of lines after which the reader lets other tasks run."""
+"""Number of lines after which the reader yields to other tasks."""
 
 
 class Letter(msgspec.Struct, frozen=True):
@@ -57,6 +62,8 @@ class Mark(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         end: Offset behind its last one.
         digest: XXH3-64 of everything before `end`.
         done: Whether that retry has come to its end.
+        id: Identity of that retry, which no other one has.
+        copy: XXH3-64 of the copy that it reads.
     """
 
     schema: int = 1
@@ -64,10 +71,15 @@ class Mark(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     end: int
     digest: str
     done: bool
+    id: str = ""
+    copy: str = ""
 
 
 class LetterFile:
-    """A file of dead letters, and the mark beside it.
+    """A file of dead letters, and the mark and the copy beside it.
+
+    A retry reads a copy of the letters: the file is that of a sink, which adds to it meanwhile, and of a user, who may
+    edit it at any time.
 
     Args:
         path: The file, as the sink `jsonl` writes it.
@@ -76,6 +88,7 @@ class LetterFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._mark_path = path.with_name(path.name + SUFFIX)
+        self._copy_path = path.with_name(path.name + COPY_SUFFIX)
 
     def find(self) -> Letters | None:
         """Return the letters to read next; None: there are none.
@@ -87,31 +100,89 @@ class LetterFile:
         """
         try:
             mark = self._mark()
+            if mark is not None and not mark.done:
+                return self._begun(mark)
+            self._copy_path.unlink(missing_ok=True)
+            if not self.path.stat().st_size:
+                self._mark_path.unlink(missing_ok=True)  # it speaks of letters that are gone
+                return None
             start = 0
             if mark is not None:
+                # By the contents, not by time or length: letters that were edited in place would be
+                # skipped, or read twice.
                 if _digest(self.path, mark.end) != mark.digest:
-                    raise ConfigError(
-                        f"{self.path} has changed before byte {mark.end}, up to which its records were read again",
-                        hint="Put letters that you have corrected into a file of their own. To read all of this file: "
-                        f"rm {self._mark_path}",
-                        path="",
-                    )
-                if not mark.done:
-                    return Letters(self.path, mark.start, mark.end, mark.digest, begun=True)
+                    raise self._changed(mark)
                 start = mark.end
-            end = _end_of_lines(self.path)
-            return Letters(self.path, start, end, _digest(self.path, end)) if end > start else None
+            end = _end_of_letters(self.path)
+            if end <= start:
+                return None
+            return Letters(self.path, start, end, _digest(self.path, end), id=token_hex(8))
         except OSError as error:
             raise ConfigError(f"{error.filename} cannot be read: {error.strerror}", path="") from error
 
-    def note(self, letters: Letters, *, done: bool) -> None:
-        """Note durably that these letters are being read, or have been."""
-        mark = Mark(start=letters.start, end=letters.end, digest=letters.digest, done=done)
+    def begin(self, letters: Letters) -> Letters:
+        """Copy letters, store durably that they are being read, and return the copy.
+
+        Raises:
+            ConfigError: The file has changed since they were found.
+        """
+        if letters.begun:
+            return letters
+        copy = _copy(letters, self._copy_path)
+        if _digest(self.path, letters.end) != letters.digest:
+            raise ConfigError(f"{self.path} is being edited", hint="Save it, and give the command again.", path="")
+        letters = replace(letters, path=self._copy_path, copied=letters.start, copy=copy, begun=True)
+        self._note(letters, done=False)
+        return letters
+
+    def finish(self, letters: Letters) -> None:
+        """Store durably that letters have been read again, and remove their copy."""
+        self._note(letters, done=True)
+        self._copy_path.unlink(missing_ok=True)
+
+    def has_changed(self, letters: Letters) -> bool:
+        """Return whether the file has changed where letters were taken from it."""
+        return not self.path.exists() or _digest(self.path, letters.end) != letters.digest
+
+    def _begun(self, mark: Mark) -> Letters:
+        """Return the letters of an interrupted retry.
+
+        They are those of its copy, or of the file if that is unchanged.
+        """
+        letters = Letters(self.path, mark.start, mark.end, mark.digest, id=mark.id)
+        if mark.copy and self._copy_path.exists():
+            if _digest(self._copy_path, self._copy_path.stat().st_size) != mark.copy:
+                raise ConfigError(
+                    f"{self._copy_path} has changed, and a retry that was cut short has to read it",
+                    hint=f"To read the letters of {self.path} from the first on: rm {self._mark_path}",
+                    path="",
+                )
+            return replace(letters, path=self._copy_path, copied=mark.start, copy=mark.copy, begun=True)
+        if _digest(self.path, mark.end) != mark.digest:
+            raise self._changed(mark)
+        return replace(letters, copy=_copy(letters, self._copy_path), begun=True)
+
+    def _changed(self, mark: Mark) -> ConfigError:
+        return ConfigError(
+            f"{self.path} has changed before byte {mark.end}, up to which its records were read again",
+            hint="Put letters that you have corrected into a file of their own. To read all of this file: "
+            f"rm {self._mark_path}",
+            path="",
+        )
+
+    def _note(self, letters: Letters, *, done: bool) -> None:
+        mark = Mark(
+            start=letters.start,
+            end=letters.end,
+            digest=letters.digest,
+            done=done,
+            id=letters.id,
+            copy=letters.copy,
+        )
         fresh = self._mark_path.with_name(self._mark_path.name + ".new")
-        with open(fresh, "wb") as file:
-            file.write(msgspec.json.encode(mark))
-            file.flush()
-            os.fsync(file.fileno())
+        _write_durably(fresh, [msgspec.json.encode(mark)])
+        # Replaced by renaming: after a crash here, a retry finds the old mark or the new one, never
+        # half of one.
         fresh.replace(self._mark_path)
         if sys.platform != "win32":  # its folders cannot be opened
             folder = os.open(self.path.parent, os.O_RDONLY)
@@ -139,23 +210,30 @@ class Letters:
     """A range of letters of a file.
 
     Attributes:
-        path: The file.
-        start: Offset of the first.
+        path: The file that they are read from: their own, or a copy of the range.
+        start: Offset of the first in their own file.
         end: Offset behind the last.
         digest: XXH3-64 of everything before `end`.
-        begun: Whether a retry has begun to read them.
+        id: Identity of the retry that reads them.
+        begun: Whether that has begun.
+        copied: Offset, in their own file, of the first byte of the one that they are read from.
+        copy: XXH3-64 of the copy; empty if there is none.
     """
 
     path: Path
     start: int
     end: int
     digest: str
+    id: str = ""
     begun: bool = False
+    copied: int = 0
+    copy: str = ""
 
     @property
     def name(self) -> str:
         """Return the name of the partition of these letters; no others have it."""
-        return f"{self.path.name}[{self.start}:{self.end}] {self.digest}"
+        file = self.path.name.removesuffix(COPY_SUFFIX)
+        return f"{PASSING}{file}[{self.start}:{self.end}] {self.id or self.digest}"
 
     def distinct(self, source: str) -> Iterator[tuple[tuple[int, int], Letter | None]]:
         """Yield the place of every letter, with the letter if it is one of the source.
@@ -172,6 +250,8 @@ class Letters:
             if letter.source != source or (record := letter.record) is None:
                 yield place, None
                 continue
+            # By position and record: two equal records of a file are two, and each has letters of
+            # its own.
             digest = xxh3_64(letter.position.encode() + b"\0" + record).intdigest()
             yield place, None if digest in seen else letter
             seen.add(digest)
@@ -183,29 +263,29 @@ class Letters:
             ConfigError: A line is no letter.
         """
         with open(self.path, "rb") as file:
-            file.seek(self.start)
+            file.seek(self.start - self.copied)
             place = self.start
-            while place < self.end:
-                line = file.readline(min(_MOST_BYTES, self.end - place))
+            while place < self.end and (line := file.readline(min(_MOST_BYTES, self.end - place))):
                 end = place + len(line)
-                yield (place, end), self._letter(line, place)
+                if line.strip():
+                    yield (place, end), self._letter(line, place)
                 place = end
 
     def at(self, place: Sequence[int]) -> Letter:
         """Read one letter again, by its place."""
         with open(self.path, "rb") as file:
-            file.seek(place[0])
+            file.seek(place[0] - self.copied)
             return self._letter(file.read(place[1] - place[0]), place[0])
 
     def _letter(self, line: bytes, place: int) -> Letter:
         try:
-            letter = msgspec.json.decode(line, type=Letter)
-            _ = letter.record
+            return _parsed(line)
         except ValueError as error:
             use = defaults.FILE_OF_RECORDS
-            hint = f'A file of dead letters has one JSON object a line: [dead_letter] use = "{use}".'
-            raise ConfigError(f"{self.path}: at byte {place} is no dead letter: {error}", hint=hint, path="") from error
-        return letter
+            hint = f'Correct or delete that line. A dead letter is a JSON object on one line, as use = "{use}" writes.'
+            number = _lines_before(self.path, place - self.copied) + 1
+            what = f"{self.path}: line {number} is no dead letter: {error}"
+            raise ConfigError(what, hint=hint, path="") from error
 
 
 class LetterSource(Source):
@@ -264,6 +344,8 @@ class LetterReader(Reader):
                     bad.append(Rejected(place, str(error), record))
             if len(values) + len(bad) >= limit:
                 break
+            # Lines of other sources are skipped without a wait, and would otherwise block the event
+            # loop.
             if number % _TURN == 0:
                 await asyncio.sleep(0)
         return Batch(values, places, bad) if values or bad else None
@@ -284,9 +366,63 @@ def _digest(path: Path, end: int) -> str:
     return digest.hexdigest() if not left else ""
 
 
+def _parsed(line: bytes) -> Letter:
+    """Parse a line. Raises ValueError: it is no letter."""
+    letter = msgspec.json.decode(line, type=Letter)
+    _ = letter.record
+    return letter
+
+
+def _copy(letters: Letters, path: Path) -> str:
+    """Copy letters into a file of their own, durably; return the XXH3-64 of that."""
+    # Written under another name: an interrupted copy is never taken for a whole one.
+    fresh = path.with_name(path.name + ".new")
+    with open(letters.path, "rb") as file:
+        file.seek(letters.start)
+        left = letters.end - letters.start
+        sizes = [min(_CHUNK, left - done) for done in range(0, left, _CHUNK)]
+        _write_durably(fresh, (file.read(size) for size in sizes))
+    fresh.replace(path)
+    return _digest(path, path.stat().st_size)
+
+
+def _write_durably(path: Path, chunks: Iterable[bytes]) -> None:
+    with open(path, "wb") as file:
+        file.writelines(chunks)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _lines_before(path: Path, end: int) -> int:
+    """Return the number of line ends before an offset."""
+    count = 0
+    with open(path, "rb") as file:
+        while end > 0 and (data := file.read(min(end, _CHUNK))):
+            count += data.count(b"\n")
+            end -= len(data)
+    return count
+
+
+def _end_of_letters(path: Path) -> int:
+    """Return the offset behind the last letter of a file.
+
+    An editor may leave the last line without its end. If it is a letter it counts; otherwise it is being written.
+    """
+    end = _end_of_lines(path)
+    with open(path, "rb") as file:
+        file.seek(end)
+        last = file.read(_MOST_BYTES)
+    try:
+        _parsed(last)
+    except ValueError:
+        return end
+    return end + len(last)
+
+
 def _end_of_lines(path: Path) -> int:
     """Return the offset behind the last whole line of a file."""
     with open(path, "rb") as file:
+        # From the end: the file may be long, and the last line end is near.
         end = file.seek(0, os.SEEK_END)
         while end:
             start = max(end - _CHUNK, 0)

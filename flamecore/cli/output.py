@@ -7,7 +7,7 @@ import logging
 import os
 import traceback
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import click
 
@@ -15,14 +15,14 @@ from flamecore import events, logs
 from flamecore.cli.exits import exit_of
 from flamecore.errors import FlameError
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., object])
 
 _JSON: Final = "flamestream.json"
 _VERBOSE: Final = "flamestream.verbose"
 _TAKEN: Final = "flamestream.stdout_taken"
 
 
-def _remember(ctx: click.Context, parameter: click.Parameter, value: Any) -> Any:
+def _remember(ctx: click.Context, parameter: click.Parameter, value: object) -> object:
     ctx.meta[f"flamestream.{parameter.name}"] = value
     return value
 
@@ -35,7 +35,7 @@ def json_option(function: F) -> F:
 
 def verbose_option(function: F) -> F:
     """Add the option -v to a command."""
-    help = "Say more; errors come with the whole traceback. Twice: debug messages too."
+    help = "More output; errors come with the whole traceback. Twice: debug messages too."
     return click.option("-v", "--verbose", count=True, callback=_remember, expose_value=False, help=help)(function)
 
 
@@ -46,7 +46,7 @@ def _choose_log(ctx: click.Context, parameter: click.Parameter, value: str | Non
 
 def log_option(function: F) -> F:
     """Add the option --log to a command."""
-    help = f"How to log: lines of text, or of JSON. By default as ${logs.VARIABLE} says, or text."
+    help = f"Format of log lines: text or JSON. Default: that of ${logs.VARIABLE}, or text."
     kind = click.Choice(["text", "json"])
     return click.option("--log", type=kind, callback=_choose_log, expose_value=False, help=help)(function)
 
@@ -77,7 +77,7 @@ def leave_stdout(ctx: click.Context) -> None:
     ctx.meta[_TAKEN] = True
 
 
-def print_json(value: dict[str, Any], ctx: click.Context | None = None) -> None:
+def print_json(value: dict[str, object], ctx: click.Context | None = None) -> None:
     """Print one JSON object on one line.
 
     It goes to stdout, or to stderr where the context reserves stdout for data.
@@ -86,7 +86,7 @@ def print_json(value: dict[str, Any], ctx: click.Context | None = None) -> None:
     click.echo(json.dumps(value, default=str, ensure_ascii=False), err=taken)
 
 
-def facts(error: FlameError) -> dict[str, Any]:
+def facts(error: FlameError) -> dict[str, object]:
     """Return an error as a mapping, for programs."""
     own = {key: value for key, value in vars(error).items() if key not in ("what", "hint") and not key.startswith("_")}
     notes = {"notes": error.__notes__} if hasattr(error, "__notes__") else {}

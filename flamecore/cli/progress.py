@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from flamecore import events
 from flamecore.logs import as_json, logger
+from flamecore.model.ordered import CLOSING
 from flamecore.runtime.parts.counters import JobStats, meanings
 from flamecore.runtime.tasks.stats import wasteful
 
@@ -38,7 +39,7 @@ class Progress(ABC):
 
     @abstractmethod
     def show(self, stats: JobStats) -> None:
-        """Show a look at the job."""
+        """Show the counters of a running job."""
 
     def clear(self) -> None:
         """Remove the drawing; called before anything else is printed."""
@@ -46,7 +47,7 @@ class Progress(ABC):
 
     @abstractmethod
     def end(self, event: str, stats: JobStats, **more: object) -> None:
-        """Show the end of the job; `event` is one of `flamecore.events`."""
+        """Show that the job has ended; `event` is one of `flamecore.events`."""
 
 
 class Silence(Progress):
@@ -64,6 +65,7 @@ class Silence(Progress):
 
     def end(self, event: str, stats: JobStats, **more: object) -> None:
         """Print how many records were left out, unless an error says so."""
+        # Also with --quiet: a job that has left out records must not end silently.
         if stats.left_out and event != events.JOB_FAILED:
             kept = f", {stats.dead_letters:,} dead letters" if stats.dead_letters else ""
             sys.stderr.write(
@@ -112,11 +114,13 @@ class Screen(Progress):
         self._last = JobStats()
 
     def show(self, stats: JobStats) -> None:
-        """Draw the table anew."""
+        """Redraw the table."""
         if self._live is None:
+            # Imported late, because only a terminal needs it.
             from rich.console import Console
             from rich.live import Live
 
+            # Without a thread of its own: it is drawn after each query, and nothing else changes it.
             self._live = Live(console=Console(stderr=True), auto_refresh=False, transient=True)
             self._live.start()
         self._live.update(self._table(stats), refresh=True)
@@ -153,6 +157,11 @@ class Screen(Progress):
             table.add_row("calls", f"{stats.total_calls:,}", _in_vain(stats))
         if (latency := _latency(stats)) is not None:
             table.add_row("latency p50, p99", latency, "")
+        for name, watermark in stats.watermarks.items():
+            ends = "end" if watermark == CLOSING else f"{watermark:,}"
+            table.add_row(f"watermark {name}", ends, f"held by {stats.held_by.get(name, '')}")
+        for name, count in stats.pending.items():
+            table.add_row(f"pending {name}", f"{count:,}", "")
         for name, count in _counted(stats):
             table.add_row(name, f"{count:,}", "")
         for name, value in stats.where.items():
@@ -175,7 +184,10 @@ def _counted(stats: JobStats) -> Iterator[tuple[str, int]]:
     """Yield the counters that are shown where they are not 0, by their names in words."""
     for name, meaning in meanings(JobStats).items():
         if meaning.shown and (count := getattr(stats, name)):
-            yield name.replace("_", " "), count
+            if isinstance(count, Mapping):
+                yield from ((f"{name.replace('_', ' ')} at {key}", each) for key, each in count.items())
+            else:
+                yield name.replace("_", " "), count
 
 
 def _latency(stats: JobStats) -> str | None:

@@ -86,10 +86,15 @@ class Sample:
         return {**found, "functions": [timing.described() for timing in self.timings]}
 
 
-def run_sample(spec: JobSpec, count: int) -> Sample:
+def run_sample(spec: JobSpec, count: int, prepare: Callable[[Graph], None] | None = None) -> Sample:
     """Run a flow on the first `count` records of each source.
 
     It has one worker, in this process, and neither sinks nor state.
+
+    Args:
+        spec: The resolved job.
+        count: Number of records.
+        prepare: Takes the graph of the run, before it begins.
 
     Raises:
         FlameError: A source cannot be read, or a function has failed and the job is to end then.
@@ -102,7 +107,7 @@ def run_sample(spec: JobSpec, count: int) -> Sample:
         job=msgspec.structs.replace(spec.config.job, workers=1, owners=None),
         hooks=[],
     )
-    local = resolve(config, spec.flow, plugins=spec.plugins)
+    local = resolve(config, spec.flow, plugins=spec.drivers.plugins)
     settings = msgspec.structs.replace(
         local.settings, dead_letters=False, source_phases={}, sink_phases={}, max_failed=None
     )
@@ -110,6 +115,8 @@ def run_sample(spec: JobSpec, count: int) -> Sample:
         settings = msgspec.structs.replace(settings, on_error="skip")
     policies = {name: "skip" if how == DEAD_LETTERS else how for name, how in settings.source_policies.items()}
     graph = local.checked_graph
+    if prepare is not None:
+        prepare(graph)
     job = Job(
         graph,
         sources={name: _FirstOf(source, count) for name, source in local.sources.items()},

@@ -62,6 +62,7 @@ class Stop:
         It runs between two instructions of any code, so it only schedules work.
         """
         self.count += 1
+        # Nothing was read, so there is nothing to drain: it ends at once.
         if self.count == 1 and not self._begun():
             self.early = True
             self._say(b"stopped before anything was read\n")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from flamecore.abc.store import Store
     from flamecore.model.flow import FlowGraph
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., object])
 T = TypeVar("T")
 
 JOB_FILE: Final = "job.toml"
@@ -35,7 +35,7 @@ def state_options(function: F) -> F:
             click.option(
                 "--app", metavar="APP", help=f"Job file, script or module. Default: {JOB_FILE}, if it is there."
             ),
-            click.option("--job", metavar="NAME", help="Name of the job, if neither APP nor its flow is at hand."),
+            click.option("--job", metavar="NAME", help="Name of the job, if neither APP nor its flow is available."),
             click.option(
                 "--set",
                 "settings",
@@ -86,8 +86,8 @@ class Stored:
         if not name:
             flow = self.flow
             if flow is None:
-                hint = f"Say it: --job NAME; or say what was run: --app {JOB_FILE}."
-                raise ConfigError("nothing says which job's state is meant", hint=hint, path="job.name")
+                hint = f"Name the job: --job NAME; or the file that was run: --app {JOB_FILE}."
+                raise ConfigError("the job whose state is meant is not given", hint=hint, path="job.name")
             name = flow.name
         return name
 

@@ -12,7 +12,7 @@ from flamecore.cli.output import log_option
 
 
 @click.command("acker")
-@click.option("--join", "address", required=True, metavar="ADDRESS", help="Where the job's supervisor listens.")
+@click.option("--join", "address", required=True, metavar="ADDRESS", help="Address of the job's supervisor.")
 @click.option("--name", help="Name of this acker.")
 @join_options
 @log_option

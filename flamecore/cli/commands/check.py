@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     "--sample",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Run the flow on the first N records of each source, without its sinks and state: say how long its functions "
-    "take, and which of them wait. They do whatever they do to the world outside.",
+    help="Run the flow on the first N records of each source, without sinks and state: print how long its functions "
+    "take, and which of them wait. They have their usual effects outside.",
 )
 @json_option
 @verbose_option
@@ -49,6 +49,7 @@ def command(ctx: click.Context, /, app: str, sample: int | None, **options: Any)
         spec = resolve(config, load_app_flow(app, config), problems=problems)
         processes = dry_run(spec)
     tried = None
+    # Only of a job that could run: a sample calls functions, which may have effects.
     if sample is not None and spec is not None and not problems:
         from flamecore.cli.sample import run_sample
 
@@ -77,7 +78,7 @@ def command(ctx: click.Context, /, app: str, sample: int | None, **options: Any)
             more = getattr(problem, "__notes__", ())
             click.echo("\n".join([f"problem {number} of {len(problems)}: {problem}", *more]), err=True)
         if not problems:
-            click.echo("nothing is wrong", err=True)
+            click.echo("no problems found", err=True)
     if problems:
         problems[0].before_start = True
         ctx.exit(exit_of(problems[0]))

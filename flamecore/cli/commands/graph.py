@@ -18,9 +18,9 @@ from flamecore.model.graph import Graph
 
 @click.command("graph")
 @app_argument
-@click.option("--format", "format", type=click.Choice(FORMATS), help="Default: as the output's name ends, or mermaid.")
+@click.option("--format", "format", type=click.Choice(FORMATS), help="Default: by the output's suffix, or mermaid.")
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Write to this file, not to stdout.")
-@click.option("--on", metavar="HOST", help="Show what runs where, were the job run on this host.")
+@click.option("--on", metavar="HOST", help="Show where each operation would run on this host.")
 @json_option
 @verbose_option
 @click.pass_context

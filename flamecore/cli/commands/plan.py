@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.command("plan")
 @app_argument
 @config_options
-@click.option("--accept", is_flag=True, help="Let the next run of this flow go on without what is not kept.")
+@click.option("--accept", is_flag=True, help="Allow the next run of this flow to drop the state that is not kept.")
 @json_option
 @verbose_option
 @click.pass_context
@@ -58,9 +58,9 @@ def command(ctx: click.Context, /, app: str, accept: bool, **options: Any) -> No
         head = f"snapshot {plan.snapshot.number}" if plan.snapshot is not None else "no snapshot"
         click.echo("\n".join([f"{head} of job {spec.name}", *plan.lines()]))
         if accepted:
-            click.echo("accepted: the next run of this flow goes on without what is not kept", err=True)
+            click.echo("accepted: the next run of this flow drops the state that is not kept", err=True)
         elif plan.loss:
-            click.echo("not all is kept. To go on without what is not: flamestream plan --accept", err=True)
+            click.echo("not all state is kept. To continue without the rest: flamestream plan --accept", err=True)
     if plan.loss and not accepted:
         ctx.exit(Exit.FAILED)
 

@@ -14,7 +14,7 @@ from flamecore.runtime.config.plugins import KINDS, PluginRegistry, Provider
 
 
 @click.command("plugins")
-@click.option("--check", is_flag=True, help="Import each plugin and say whether it works.")
+@click.option("--check", is_flag=True, help="Import each plugin and print whether it works.")
 @json_option
 @verbose_option
 @click.pass_context

@@ -15,7 +15,7 @@ _LIMIT_S = 120.0
 
 @click.command("rescale")
 @click.argument("address")
-@click.option("-w", "--workers", type=click.IntRange(1), required=True, help="How many workers there are to be.")
+@click.option("-w", "--workers", type=click.IntRange(1), required=True, help="The new number of workers.")
 @join_options
 @json_option
 @click.pass_context

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,8 @@ from flamecore.cli.output import json_option, print_json, verbose_option, wants_
 from flamecore.cli.running import run_to_the_end
 from flamecore.cli.stored import JOB_FILE
 from flamecore.errors import ConfigError, TooManyFailedError
+from flamecore.model.graph import Graph
+from flamecore.model.ordered import Marking
 from flamecore.runtime.config import defaults
 from flamecore.runtime.config.resolve import resolve
 
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @click.command("retry")
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--app", metavar="APP", default=JOB_FILE, help=f"Job file, script or module. Default: {JOB_FILE}.")
 @click.option(
     "--set",
@@ -43,7 +46,7 @@ def command(ctx: click.Context, /, file: Path, app: str, settings: tuple[str, ..
 
     The job runs in this process, with the records of the letters in the place of its input; its outputs are added to
     those that are there. A job that keeps state goes on with it. FILE.retried says how far a file was read: letters
-    that have come since are read by the next retry.
+    that have come since are read by the next retry. Before, they may be edited in any way.
     """
     letter_file = LetterFile(file)
     letters = letter_file.find()
@@ -66,10 +69,18 @@ def command(ctx: click.Context, /, file: Path, app: str, settings: tuple[str, ..
         chosen += _appending(resolve(read_app(app, Options(settings=tuple(chosen))), flow))
     spec = resolve(read_app(app, Options(settings=tuple(chosen))), flow)
     spec.problems.raise_first()
-    _read_letters(spec, letters, beside=own_state is None)
+    if own_state is not None:
+        _close_at_end(spec.checked_graph)
+    wanted = _sources_of(letters, spec, beside=own_state is None)
     if own_state is not None and not letters.begun and own_state.exists():
         shutil.rmtree(own_state)  # left by a retry that was killed at its very end
-    letter_file.note(letters, done=False)
+    if letters.begun and letter_file.has_changed(letters):
+        click.echo(f"{file} has changed; a retry that was cut short reads its letters as they were", err=True)
+    letters = letter_file.begin(letters)
+    spec.sources = {
+        name: LetterSource(source, letters, beside=own_state is None, wanted=name in wanted)
+        for name, source in spec.sources.items()
+    }
     try:
         done = not run_to_the_end(ctx, spec, quiet=quiet, progress_interval=10.0).drained
     except TooManyFailedError:
@@ -77,6 +88,16 @@ def command(ctx: click.Context, /, file: Path, app: str, settings: tuple[str, ..
         raise
     if done:
         _finish(letter_file, letters, own_state)
+
+
+def _close_at_end(graph: Graph) -> None:
+    """Make the ends of fronts marks, unless the flow sets `closes`.
+
+    No later run goes on from the state of a retry.
+    """
+    for vertex in graph.vertices:
+        if isinstance(vertex, Marking) and vertex.closes is None:
+            vertex.closes = True
 
 
 def _appending(spec: JobSpec) -> list[str]:
@@ -91,12 +112,12 @@ def _appending(spec: JobSpec) -> list[str]:
     ]
 
 
-def _read_letters(spec: JobSpec, letters: Letters, *, beside: bool) -> None:
-    """Replace the sources of a job by sources that read letters.
+def _sources_of(letters: Letters, spec: JobSpec, *, beside: bool) -> Collection[str]:
+    """Return the names of the sources that letters are of.
 
     Args:
-        spec: The job.
         letters: All of them.
+        spec: The job.
         beside: Whether the job's own input is read too: the state knows how far that was read.
 
     Raises:
@@ -108,7 +129,7 @@ def _read_letters(spec: JobSpec, letters: Letters, *, beside: bool) -> None:
         if letter.source not in spec.sources:
             raise ConfigError(
                 f"{letters.path}: a letter is of source {letter.source!r}, which flow {spec.flow.name!r} has not",
-                hint=f"Say whose letters they are: --app APP. The flow has: {', '.join(spec.sources)}.",
+                hint=f"Name the job of the letters: --app APP. The flow has: {', '.join(spec.sources)}.",
                 path=f"source.{letter.source}",
             )
         found[letter.source] += 1
@@ -117,20 +138,16 @@ def _read_letters(spec: JobSpec, letters: Letters, *, beside: bool) -> None:
     if beside and endless:
         raise ConfigError(
             f"source {endless[0]!r} has no end, and the job keeps state, so it would be read on",
-            hint=f"Have it read something else this once: --set source.{endless[0]}.use=…",
+            hint=f"Give it another source for this run: --set source.{endless[0]}.use=…",
             path=f"source.{endless[0]}.use",
         )
     if without:
         click.echo(f"{letters.path}: {without} of {found.total()} letters have no original, and are left out", err=True)
-    sources = {
-        name: LetterSource(source, letters, beside=beside, wanted=name in found)
-        for name, source in spec.sources.items()
-    }
-    spec.sources = dict[str, Any](sources)
+    return found
 
 
 def _finish(letter_file: LetterFile, letters: Letters, own_state: Path | None) -> None:
-    """Note that the letters were read, and remove the state of the retry."""
-    letter_file.note(letters, done=True)
+    """Store that the letters were read, and remove the state of the retry."""
+    letter_file.finish(letters)
     if own_state is not None:
         shutil.rmtree(own_state)

@@ -22,7 +22,7 @@ from flamecore.runtime.config.resolve import resolve
     show_default=True,
     help="Seconds between lines of progress, where stderr is not a terminal.",
 )
-@click.option("--take-over", is_flag=True, help="Take the job over from a run that is at work, which ends.")
+@click.option("--take-over", is_flag=True, help="Take the job over from another run in progress, which then ends.")
 @click.option(
     "-q",
     "--quiet",

@@ -88,7 +88,7 @@ def show(ctx: click.Context, /, number: int | None, **which: Any) -> None:
         click.echo("\n".join(_lines(manifest)))
 
 
-@command.command("verify", short_help="Read every byte, and say what is damaged or belongs elsewhere.")
+@command.command("verify", short_help="Read every byte, and print which blobs are damaged or belong elsewhere.")
 @state_options
 @json_option
 @verbose_option
@@ -115,8 +115,8 @@ def verify(ctx: click.Context, /, **which: Any) -> None:
         ctx.exit(Exit.FAILED)
 
 
-@command.command("prune", short_help="Delete what nothing goes back to.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")
+@command.command("prune", short_help="Delete blobs that no run goes back to.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be deleted.")
 @state_options
 @json_option
 @verbose_option
@@ -197,7 +197,7 @@ def _lines(manifest: Manifest) -> Iterator[str]:
         yield f"sink           {name}{in_phase(phase)}"
 
 
-def _judged(verdict: Verdict) -> dict[str, Any]:
+def _judged(verdict: Verdict) -> dict[str, object]:
     return {
         "sound": verdict.sound,
         "startable": verdict.startable,
@@ -225,12 +225,12 @@ def _verdict_lines(verdict: Verdict) -> Iterator[str]:
     yield from (f"DAMAGED: {damage.what}" for damage in verdict.damaged)
     if not verdict.startable:
         journal = any(blob.startswith("journal/") for blob, _ in verdict.damaged)
-        why = "nobody knows which times its records were given" if journal else "nothing is left to go on from"
-        yield f"the job cannot go on: {why}. Bring the state back from a copy"
+        why = "the times of its records are not known" if journal else "no snapshot is left to continue from"
+        yield f"the job cannot continue: {why}. Bring the state back from a copy"
     elif verdict.goes_on is not None:
-        yield f"the job would go on from snapshot {verdict.goes_on.number}"
+        yield f"the job would continue from snapshot {verdict.goes_on.number}"
     else:
-        yield "the job would go on from the beginning"
+        yield "the job would continue from the beginning"
 
 
 def _age(seconds: float) -> str:

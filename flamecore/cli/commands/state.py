@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @click.group("state")
 def command() -> None:
-    """Look into the state of a job, while it runs or after."""
+    """Inspect the state of a job, while it runs or after."""
 
 
 @command.command("get")

@@ -21,8 +21,8 @@ _LIMIT_S = 600.0
 @click.argument("address")
 @app_argument
 @config_options
-@click.option("--job", help="Name of the job; as APP is configured, if it says one.")
-@click.option("--accept", is_flag=True, help="Drop what of the state the new version has no use for.")
+@click.option("--job", help="Name of the job; default: that of APP's configuration.")
+@click.option("--accept", is_flag=True, help="Drop the state that the new version cannot use.")
 @json_option
 @verbose_option
 @click.pass_context
@@ -45,7 +45,7 @@ def command(ctx: click.Context, /, address: str, app: str, job: str | None, acce
     config = read_app(app, Options(**options))
     job = job or config.job.name
     if not job:
-        raise ConfigError(f"{app} does not say the job's name", hint="Say it: --job NAME.", path="job.name")
+        raise ConfigError(f"{app} does not give the job's name", hint="Give it: --job NAME.", path="job.name")
     file = Path(app) if app.endswith(".toml") else options["config_file"]
     asked = Upgrade(encode_config(structs.replace(config, folder=config.folder.resolve())), accept)
     with joining(

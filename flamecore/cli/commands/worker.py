@@ -15,12 +15,12 @@ from flamecore.logs import as_json, logger
 from flamecore.runtime.cluster.address import WAIT_S
 
 LEAVE_S: Final = 5.0
-"""Longest time for a node that is told to end to leave its job."""
+"""Longest time for a node to leave its job once it has been asked to end."""
 
 
 @click.command("worker")
-@click.option("--join", "address", required=True, metavar="ADDRESS", help="Where the job's supervisor listens.")
-@click.option("--name", help="Name of this worker; its place among the workers goes by it.")
+@click.option("--join", "address", required=True, metavar="ADDRESS", help="Address of the job's supervisor.")
+@click.option("--name", help="Name of this worker; it determines the worker's place among the workers.")
 @join_options
 @log_option
 def command(address: str, name: str | None, **options: Any) -> None:
@@ -59,7 +59,7 @@ def serve(address: str, *, name: str | None, role: str, job: str, **options: Any
             if as_json():
                 logger().info(events.JOB_AWAITED, job=job, start_timeout_s=WAIT_S, commands=[])
             else:
-                click.echo(f"nobody runs job {job!r} yet; waiting for {WAIT_S:g} s", err=True)
+                click.echo(f"no supervisor runs job {job!r} yet; waiting for {WAIT_S:g} s", err=True)
             told = True
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -98,7 +99,7 @@ def counts(name: str = "counts.jsonl") -> list[list[object]]:
 
 
 def letters() -> list[str]:
-    return [json.loads(line)["original"] for line in Path("dead.jsonl").read_text().splitlines()]
+    return [json.loads(line)["original"] for line in Path("dead.jsonl").read_text().splitlines() if line]
 
 
 def letter(original: str | None, source: str = "words") -> str:
@@ -165,7 +166,7 @@ def test_rows_are_read_again_with_corrections_when_their_file_is_gone() -> None:
     ("text", "why"),
     [
         (letter("a", "gone"), "a letter is of source 'gone', which flow 'plain' has not"),
-        ("no letter\n", "at byte 0 is no dead letter"),
+        ("no letter\n", "line 1 is no dead letter"),
     ],
 )
 def test_letters_of_another_job_are_refused_and_nothing_is_begun(text: str, why: str) -> None:
@@ -181,3 +182,122 @@ def test_letters_without_an_original_are_counted() -> None:
     done = run("retry", "dead.jsonl", "-q")
     assert (done.returncode, done.stderr) == (0, "dead.jsonl: 1 of 2 letters have no original, and are left out\n")
     assert counts() == [["a", 1]]
+
+
+@pytest.mark.parametrize("state", ["", STATE], ids=["without state", "with state"])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("x", "a much longer word"), ("long", "y"), ("x", "z")],
+    ids=["longer", "shorter", "as long"],
+)
+def test_letters_are_corrected_in_their_own_file(state: str, before: str, after: str) -> None:
+    Path("job.toml").write_text(JOB + state)
+    Path("words.txt").write_text("a\nx\nlong\n")
+    assert run("run", "job.toml", "-q", BAD="x,long").returncode == 0
+    text = Path("dead.jsonl").read_text()
+    Path("dead.jsonl").write_text(text.replace(f'"original":"{before}"', f'"original":"{after}"'))
+    (other,) = {"x", "long"} - {before}
+    assert retry(BAD=f"{before},{other}") == 0
+    assert counts() == [["a", 1], [after, 1]]
+    assert sorted(letters()) == sorted([after, other, other]), "no letter is lost: what fails again is added"
+    assert retry() == 0
+    assert counts() == [["a", 1], [after, 1], [other, 1]]
+    assert run("run", "job.toml", "-q").returncode == 0, "the job goes on"
+
+
+def _emptied() -> None:
+    Path("dead.jsonl").write_text("")
+
+
+def _deleted() -> None:
+    Path("dead.jsonl").unlink()
+
+
+def _without_the_first_line() -> None:
+    Path("dead.jsonl").write_text("".join(Path("dead.jsonl").read_text().splitlines(keepends=True)[1:]))
+
+
+def _with_another_line_and_no_end() -> None:
+    with open("dead.jsonl", "a") as file:
+        file.write("\n" + letter("b").rstrip())
+
+
+@pytest.mark.parametrize("retried", [False, True], ids=["no retry", "a retry"])
+@pytest.mark.parametrize("edit", [_emptied, _deleted, _without_the_first_line, _with_another_line_and_no_end])
+def test_a_job_with_state_goes_on_whatever_became_of_its_letters(edit: Callable[[], None], retried: bool) -> None:
+    Path("job.toml").write_text(JOB + STATE)
+    assert run("run", "job.toml", "-q", BAD="x,y,z").returncode == 0
+    edit()
+    left = letters() if Path("dead.jsonl").exists() else []
+    if retried:
+        assert retry() == (2 if edit is _deleted else 0)
+        assert counts() == [["a", 1], ["a", 2], *([word, 1] for word in left)]
+    with open("words.txt", "a") as file:
+        file.write("u\nv\n")
+    assert run("run", "job.toml", "-q", BAD="v").returncode == 0
+    assert letters() == [*left, "v"], "new letters come behind those that were left"
+    assert retry(BAD="a") == 0
+    assert sorted(counts()) == sorted([["a", 1], ["a", 2], ["u", 1], ["v", 1], *([word, 1] for word in left)])
+
+
+@pytest.mark.parametrize("state", ["", STATE], ids=["without state", "with state"])
+def test_a_line_that_is_no_json_is_named_and_nothing_is_begun_or_lost(state: str) -> None:
+    Path("job.toml").write_text(JOB + state)
+    assert run("run", "job.toml", "-q", BAD="x,y,z").returncode == 0
+    lines = Path("dead.jsonl").read_text().splitlines(keepends=True)
+    Path("dead.jsonl").write_text("".join([*lines[:1], lines[1][5:], *lines[2:]]))
+    done = run("retry", "dead.jsonl")
+    assert (done.returncode, "dead.jsonl: line 2 is no dead letter" in done.stderr) == (2, True)
+    Path("dead.jsonl").write_text("".join(lines))
+    assert retry() == 0
+    assert counts()[2:] == [["x", 1], ["y", 1], ["z", 1]]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGKILL")
+@pytest.mark.parametrize("state", ["", STATE], ids=["without state", "with state"])
+@pytest.mark.parametrize("edit", [_emptied, _deleted, _without_the_first_line])
+def test_a_killed_retry_goes_on_with_its_letters_whatever_became_of_them(edit: Callable[[], None], state: str) -> None:
+    Path("job.toml").write_text(JOB + state)
+    words = [f"w{number}" for number in range(50)]
+    Path("words.txt").write_text("\n".join(["a", *words, ""]))
+    assert run("run", "job.toml", "-q", "--set", "job.max_failed=1.0", BAD=",".join(words)).returncode == 0
+    assert retry(KILL="w30") == -9
+    edit()
+    again = run("retry", "dead.jsonl")
+    assert (again.returncode, "dead.jsonl has changed; a retry" in again.stderr) == (0, True)
+    assert counts() == [["a", 1], *([word, 1] for word in words)]
+    assert run("run", "job.toml", "-q", "--set", "sink.counts.mode=append").returncode == 0
+
+
+WINDOWS = """
+import flamecore as fc
+import flamestream_windows as w
+
+flow = fc.Flow("hours")
+timed = w.event_time(flow.source("words", dict), lambda record: record["at"], unit="s")
+sums = timed.key_by(lambda record: record["key"]).window(w.fixed(seconds=10)).count()
+sums.map(lambda pane: [pane.key, pane.window.start // 1_000_000, pane.value]).sink("counts")
+"""
+
+
+@pytest.mark.parametrize("state", ["", STATE], ids=["without state", "with state"])
+def test_letters_go_into_windows_and_hold_none_back_later(state: str) -> None:
+    Path("app.py").write_text(WINDOWS)
+    job = JOB.replace("app.py:plain", "app.py").replace('[source.others]\nuse = "lines"\npath = "others.txt"\n', "")
+    Path("job.toml").write_text(
+        job.replace('use = "lines"\npath = "words.txt"', 'use = "jsonl"\npath = "words.txt"') + state
+    )
+    Path("words.txt").write_text('{"at": 1, "key": "a"}\n{"at": 3}\n{"at": 4, "key": "a"}\n')
+    assert run("run", "job.toml", "-q").returncode == 0
+    before = [] if state else [["a", 0, 2]]
+    assert counts() == before
+    Path("dead.jsonl").write_text(
+        Path("dead.jsonl").read_text().replace('{\\"at\\": 3}', '{\\"at\\": 3, \\"key\\": \\"b\\"}')
+    )
+    assert retry() == 0
+    assert counts() == ([] if state else [["a", 0, 2], ["b", 0, 1]])
+    if state:
+        with Path("words.txt").open("a") as file:
+            file.write('{"at": 25, "key": "a"}\n')
+        assert run("run", "job.toml", "-q").returncode == 0
+        assert sorted(counts()) == [["a", 0, 2], ["b", 0, 1]], "the front of the letters is gone"

@@ -155,7 +155,7 @@ def test_the_store_can_be_given_without_the_job_file(done: Path) -> None:
     assert facts("state", "get", "length", "3", *named)["value"] == 2
     nobody = flame("snapshot", "list", *named[:-2])
     assert nobody.returncode == 2
-    assert "nothing says which job's state is meant" in nobody.stderr
+    assert "the job whose state is meant is not given" in nobody.stderr
     nowhere = flame("snapshot", "list", "--job", "words")
     assert nowhere.returncode == 2
     assert "no state is kept" in nowhere.stderr
@@ -172,7 +172,7 @@ def test_verify_names_the_damage_and_the_snapshot_to_resume_from(done: Path) -> 
     assert [[each["blob"] for each in snapshot["damaged"]] for snapshot in verdict["snapshots"]] == [[part], []]
     said = flame("snapshot", "verify").stdout
     assert f"snapshot 2: DAMAGED\n  blob {part} of the state cannot be used: its checksum is wrong" in said
-    assert said.endswith("the job would go on from snapshot 1\n")
+    assert said.endswith("the job would continue from snapshot 1\n")
 
 
 def test_verify_says_that_a_job_cannot_resume(done: Path) -> None:
@@ -180,7 +180,7 @@ def test_verify_says_that_a_job_cannot_resume(done: Path) -> None:
     verdict = facts("snapshot", "verify", code=1)
     assert (verdict["startable"], verdict["goes_on_from"]) == (False, None)
     assert [each["blob"] for each in verdict["damaged"]] == [journal]
-    assert "nobody knows which times" in flame("snapshot", "verify").stdout
+    assert "the times of its records are not known" in flame("snapshot", "verify").stdout
 
 
 def test_prune_deletes_blobs_no_snapshot_needs(done: Path) -> None:

@@ -47,7 +47,7 @@ def write_job(text: str) -> str:
 def test_a_right_job_passes(app: str) -> None:
     done = call("check", app, "-w", "3", "--source", "lines=lines", "--set", "source.lines.path=book.txt")
     assert done.exit_code == 0
-    assert "nothing is wrong" in done.stderr
+    assert "no problems found" in done.stderr
     assert "lines: lines (path = 'book.txt'), replayable" in done.stdout
     assert "counts: stdout, at_least_once" in done.stdout
     facts = checked(app, "-w", "3", "--source", "lines=lines", "--set", "source.lines.path=book.txt")

@@ -31,7 +31,7 @@ COMMAND = """
         "Says hello."
         click.echo("hello")
         if {fails}:
-            raise {error}("it is broken", hint="Mend it.", number=7)
+            raise {error}("it is broken", hint="Correct it.", number=7)
 
     @hookimpl
     def flamestream_command():
@@ -175,11 +175,11 @@ def test_an_error_gives_its_text_and_an_exit_code(distributions: Distributions, 
     done = call("greet")
     assert done.exit_code == code
     assert done.stdout == "hello\n"
-    assert done.stderr == "error: it is broken\n  Mend it.\n"
+    assert done.stderr == "error: it is broken\n  Correct it.\n"
 
 
 def test_a_process_without_memory_says_so_in_short(distributions: Distributions) -> None:
-    source = command(fails=True).replace('JobError("it is broken", hint="Mend it.", number=7)', "MemoryError")
+    source = command(fails=True).replace('JobError("it is broken", hint="Correct it.", number=7)', "MemoryError")
     add_command(distributions, source)
     done = call("greet")
     assert done.exit_code == Exit.FAILED
@@ -198,7 +198,7 @@ def test_errors_may_be_json_and_have_a_traceback(distributions: Distributions) -
     assert done.exit_code == 1
     facts = json.loads(done.stdout.removeprefix("hello\n"))
     assert facts == {
-        "error": {"type": "JobError", "message": "it is broken", "hint": "Mend it.", "number": 7},
+        "error": {"type": "JobError", "message": "it is broken", "hint": "Correct it.", "number": 7},
         "exit_code": 1,
     }
     assert "Traceback" not in done.stderr

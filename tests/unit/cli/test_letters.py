@@ -95,7 +95,7 @@ def test_what_cannot_be_decoded_is_malformed_with_its_original(tmp_path: Path) -
 
 
 def test_a_source_without_originals_says_so(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="driver 'bare' cannot make records of dead letters"):
+    with pytest.raises(SourceError, match="driver 'bare' cannot read dead letters again"):
         records(letter_file(tmp_path, letter(b"1")), source=Bare)
 
 
@@ -104,19 +104,81 @@ def test_a_retry_that_was_cut_short_reads_the_same_letters_and_the_next_one_new_
     first = file.find()
     assert first is not None
     assert not first.begun
-    file.note(first, done=False)
+    file.begin(first)
     with open(file.path, "a") as more:
         more.write(letter(b"3"))
     again = file.find()
     assert again is not None
     assert (again.name, again.begun) == (first.name, True)
-    file.note(again, done=True)
+    file.finish(again)
     assert [value for _, value in records(file)] == [3]
     last = file.find()
     assert last is not None
     assert last.name != first.name
-    file.note(last, done=True)
+    file.finish(file.begin(last))
     assert file.find() is None
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dead.jsonl", "dead.jsonl.retried"]
+
+
+@pytest.mark.parametrize("change", ["edited", "cut", "emptied", "deleted"])
+def test_a_retry_that_was_cut_short_goes_on_whatever_became_of_the_file(tmp_path: Path, change: str) -> None:
+    file = letter_file(tmp_path, letter(b"1"), letter(b"2"))
+    first = file.find()
+    assert first is not None
+    file.begin(first)
+    text = file.path.read_text()
+    texts = {"edited": text.replace('"1"', '"500"'), "cut": text[: len(text) // 2], "emptied": ""}
+    file.path.unlink() if change == "deleted" else file.path.write_text(texts[change])
+    assert [value for _, value in records(file)] == [1, 2]
+    again = file.find()
+    assert again is not None
+    assert (again.name, file.has_changed(again)) == (first.name, True)
+
+
+def test_the_same_letters_are_read_once_more_when_the_mark_is_deleted(tmp_path: Path) -> None:
+    file = letter_file(tmp_path, letter(b"1"))
+    first = file.find()
+    assert first is not None
+    file.finish(file.begin(first))
+    file.path.with_name("dead.jsonl.retried").unlink()
+    again = file.find()
+    assert again is not None
+    assert again.name != first.name
+
+
+def test_letters_that_come_into_an_emptied_file_are_new(tmp_path: Path) -> None:
+    file = letter_file(tmp_path, letter(b"1"))
+    first = file.find()
+    assert first is not None
+    file.finish(file.begin(first))
+    file.path.write_text("")
+    assert file.find() is None
+    file.path.write_text(letter(b"2"))
+    assert [value for _, value in records(file)] == [2]
+
+
+def test_blank_lines_and_a_missing_last_line_end_do_no_harm(tmp_path: Path) -> None:
+    file = letter_file(tmp_path, "\n", letter(b"1"), "  \n", letter(b"2").rstrip())
+    assert [value for _, value in records(file)] == [1, 2]
+
+
+def test_a_copy_that_somebody_has_changed_is_refused(tmp_path: Path) -> None:
+    file = letter_file(tmp_path, letter(b"1"))
+    first = file.find()
+    assert first is not None
+    copy = file.begin(first).path
+    copy.write_text("")
+    with pytest.raises(ConfigError, match=r"dead\.jsonl\.retrying has changed"):
+        file.find()
+
+
+def test_a_file_that_is_edited_while_it_is_copied_is_refused(tmp_path: Path) -> None:
+    file = letter_file(tmp_path, letter(b"1"))
+    first = file.find()
+    assert first is not None
+    file.path.write_text(letter(b"2"))
+    with pytest.raises(ConfigError, match="is being edited"):
+        file.begin(first)
 
 
 def test_a_letter_that_is_being_written_is_left_for_the_next_time(tmp_path: Path) -> None:
@@ -126,13 +188,12 @@ def test_a_letter_that_is_being_written_is_left_for_the_next_time(tmp_path: Path
     assert letter_file(tmp_path).find() is None
 
 
-@pytest.mark.parametrize("done", [False, True])
 @pytest.mark.parametrize("change", ["edited", "cut"])
-def test_letters_that_changed_after_they_were_read_are_refused(tmp_path: Path, change: str, done: bool) -> None:
+def test_letters_that_changed_after_they_were_read_are_refused(tmp_path: Path, change: str) -> None:
     file = letter_file(tmp_path, letter(b"1"), letter(b"2"))
     letters = file.find()
     assert letters is not None
-    file.note(letters, done=done)
+    file.finish(file.begin(letters))
     text = file.path.read_text()
     file.path.write_text(text.replace('"1"', '"5"') if change == "edited" else text[: len(text) // 2])
     with pytest.raises(ConfigError, match="has changed before byte"):
@@ -143,7 +204,7 @@ def test_letters_that_changed_after_they_were_read_are_refused(tmp_path: Path, c
     "line", ["no json\n", "[]\n", '{"source": "numbers"}\n', letter(b"\xff").replace('"/w=="', '"?"')]
 )
 def test_a_line_that_is_no_letter_is_named(tmp_path: Path, line: str) -> None:
-    with pytest.raises(ConfigError, match=f"at byte {len(letter(b'1'))} is no dead letter"):
+    with pytest.raises(ConfigError, match=r"dead\.jsonl: line 2 is no dead letter"):
         records(letter_file(tmp_path, letter(b"1"), line))
 
 

@@ -84,6 +84,8 @@ class Framing:
             end = len(data)
             if end - at >= HEADER_BYTES:
                 _, _, addresses, body, *_ = _HEAD.unpack_from(data, at)
+                # By lengths that are not checked yet: if they are wrong, this frame is refused, and
+                # with it what follows.
                 end = min(at + HEADER_BYTES + addresses + body, end)
             yield self.unwrap(data[at:end])
             at = end
@@ -152,7 +154,7 @@ class Sequences:
             raise FrameError(
                 f"{frame.sequence - expected} frames from {frame.sender} to {frame.receiver} were lost before "
                 f"number {frame.sequence}",
-                hint="The job ends rather than go on with a gap.",
+                hint="The job ends rather than continue with a gap.",
                 address=frame.receiver,
                 peer=frame.sender,
                 reason="gap",

@@ -27,13 +27,13 @@ _LAST_WORDS_S: Final = 0.2
 class ProcessHost(NodeHost):
     """The processes of a job; it keeps their last lines, and leaves none behind."""
 
-    def __init__(self, options: Any, context: HostContext) -> None:
+    def __init__(self, options: object, context: HostContext) -> None:
         super().__init__(options, context)
         self._processes: dict[str, asyncio.subprocess.Process] = {}
         self._watching: dict[str, asyncio.Task[None]] = {}
         self._stopping = False
 
-    async def start(self, slots: Sequence[NodeSlot], bootstrap: Mapping[str, Any]) -> None:
+    async def start(self, slots: Sequence[NodeSlot], bootstrap: Mapping[str, object]) -> None:
         for slot in slots:
             await self._start(slot, bootstrap)
 
@@ -43,6 +43,8 @@ class ProcessHost(NodeHost):
         path = Path(bootstrap["folder"]) / f"{name}.json"
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             told = {"node": name, "role": slot.role, "parent": os.getpid(), "path": [*map(str, sys.path)]}
+            # In a file, not in arguments or the environment: other users can see the former, and
+            # children inherit the latter.
             json.dump({**bootstrap, **told}, file)
         # A pipe of our own: with that of asyncio, a child that the process leaves behind would hide its end.
         ours, its = os.pipe()

@@ -1,8 +1,9 @@
-"""Object stores by way of fsspec, for drivers that create an object only if there is none of its name.
+"""Object stores through fsspec.
 
-fsspec's default is to look first and then to write. Only those file systems are known here that pass the condition to
-the server: Amazon S3 and those that speak its protocol (`If-None-Match: *`), Google Cloud Storage
-(`ifGenerationMatch=0`), Azure Blob Storage (`If-None-Match: *`).
+They are for drivers that create an object only if there is none of its name. fsspec's default is to look first and then
+to write. Only those file systems are known here that pass the condition to the server: Amazon S3 and those that speak
+its protocol (`If-None-Match: *`), Google Cloud Storage (`ifGenerationMatch=0`), Azure Blob Storage (`If-None-Match:
+*`).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ PACKAGES: Final = {
 """The distribution that fsspec needs for a protocol."""
 
 
-def object_store(url: str, options: Mapping[str, Any]) -> Any:
+def object_store(url: str, options: Mapping[str, object]) -> Any:
     """Return fsspec's file system for a URL.
 
     Files of other processes are seen at once: no listing is cached.
@@ -43,14 +44,16 @@ def object_store(url: str, options: Mapping[str, Any]) -> Any:
 
 
 def missing_package(url: str, error: ImportError) -> tuple[str, str]:
-    """Return the module that an `object_store` lacks, and the command that installs it."""
+    """Return the module that an `object_store` lacks, and the install command."""
     package = "fsspec" if error.name == "fsspec" else PACKAGES.get(url.partition("://")[0], "fsspec")
     wanted = ("'flamestream[fsspec]'", package)[: 1 + (package != "fsspec")]
     return package, f"pip install {' '.join(wanted)}"
 
 
 def create_object(files: Any, path: str, data: bytes) -> bool:
-    """Create an object; return whether it was created: False if there is one of that name.
+    """Create an object; return whether it was created.
+
+    False: there is one of that name.
 
     Args:
         files: An `object_store`.

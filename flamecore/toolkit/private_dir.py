@@ -41,6 +41,7 @@ def private_folder() -> Iterator[str]:
     try:
         yield folder
     finally:
+        # Before the lock is released: until then no other process takes the folder for a stale one.
         shutil.rmtree(folder, ignore_errors=True)
         if lock is not None:
             os.close(lock)
@@ -93,6 +94,8 @@ def _made(place: str) -> tuple[str, int | None]:
 
 
 def _remove_if_left(folder: str) -> None:
+    # By descriptors, following no link: in a directory that others can write to, a path may change
+    # between two calls.
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         if not _is_own(os.fstat(descriptor)):

@@ -46,6 +46,7 @@ class WaitQueue(Generic[T]):
             async with asyncio.timeout(limit_s):
                 await turn
         finally:
+            # Also if it was cancelled: what nobody waits for any more must not be handed over.
             if waiting in self._queue:
                 self._queue.remove(waiting)
 
@@ -68,7 +69,7 @@ class WaitQueue(Generic[T]):
         except TimeoutError:
             raise SendTimeout(
                 f"{receiver} has given {sender} no room for {limit_s:g} s: {unread()}",
-                hint="What keeps the receiver? send_timeout_s says how long to wait.",
+                hint="Check why the receiver is slow; send_timeout_s limits the wait.",
                 address=sender,
                 peer=receiver,
                 timeout_s=limit_s,

@@ -1,6 +1,6 @@
-"""Payloads as plain data and back, for drivers: what the types that flows declare look like outside of Python.
+"""Payloads as plain data and back, for drivers.
 
-Knows types and values; opens nothing.
+The package defines how the types that flows declare look outside of Python. It opens nothing.
 
 plain    payloads as JSON, and as cells of a table
 shapes   types as columns

@@ -9,16 +9,17 @@ import msgspec
 
 from flamecore.abc.source import EdgeContext
 from flamecore.errors import ConfigError
+from flamecore.toolkit.records.objects import arrays_for, parts_of
 from flamecore.toolkit.records.shapes import is_named_tuple, record_columns, twin
 
-Decode = Callable[[bytes], Any]
+Decode = Callable[[bytes], object]
 """Function that makes a record of bytes. Raises ValueError or RecursionError with the reason as text."""
 
-Convert = Callable[[Sequence[Any]], Any]
+Convert = Callable[[Sequence[object]], object]
 """Function that makes a record of a row. Raises ValueError."""
 
 
-def can_be_made(type_: Any) -> bool:
+def can_be_made(type_: object) -> bool:
     """Return whether records of a type can be made of plain data."""
     if type_ is object:
         return True
@@ -32,13 +33,16 @@ def can_be_made(type_: Any) -> bool:
 def json_decoder(context: EdgeContext) -> Decode:
     """Return a decoder into the declared type.
 
-    It makes plain values for `object`, and a NamedTuple from an object or an array.
+    It makes plain values for `object`, and a NamedTuple, wherever in the type, from an object or an array.
 
     Raises:
         ConfigError: Nothing can be decoded into that type.
     """
     wanted = Any if context.type is object else context.type
     try:
+        nested = any(arrays_for(part) for part in parts_of(wanted)) if is_named_tuple(wanted) else arrays_for(wanted)
+        if nested:
+            return _nested_decoder(wanted)
         if not is_named_tuple(wanted):
             decoder = msgspec.json.Decoder(wanted)
             if not can_be_made(wanted):
@@ -53,12 +57,23 @@ def json_decoder(context: EdgeContext) -> Decode:
         ) from error
 
 
+def _nested_decoder(type_: object) -> Decode:
+    """Return a decoder of a type that contains NamedTuples.
+
+    msgspec alone reads these from arrays only.
+    """
+    msgspec.json.Decoder(type_)  # which refuses a type that it does not know
+    decode, change, convert = msgspec.json.Decoder().decode, arrays_for(type_), msgspec.convert
+    assert change is not None
+    return lambda line: convert(change(decode(line)), type_, str_keys=True)
+
+
 def _named_tuple_decoder(type_: Any) -> Decode:
     named = twin(type_)
     decode = msgspec.json.Decoder(type_ | named).decode
     values = msgspec.structs.astuple
 
-    def decode_named_tuple(line: bytes) -> Any:
+    def decode_named_tuple(line: bytes) -> object:
         found = decode(line)
         return type_(*values(found)) if type(found) is named else found
 

@@ -22,12 +22,12 @@ _ENCODER: Final = msgspec.json.Encoder()
 class Unencodable(Exception):
     """A payload that cannot be written. Arguments: the payload, and why."""
 
-    def __init__(self, payload: Any, reason: str) -> None:
+    def __init__(self, payload: object, reason: str) -> None:
         super().__init__(f"a payload of type {type(payload).__name__} cannot be written: {reason}")
         self.payload = payload
 
 
-def plain(value: Any) -> Any:
+def plain(value: Any) -> object:
     """Return the value with all parts replaced that msgspec would write otherwise."""
     kind = type(value)
     if kind in SCALARS:
@@ -52,14 +52,14 @@ def plain(value: Any) -> Any:
     return value
 
 
-def _sorted(values: list[Any]) -> list[Any]:
+def _sorted(values: list[object]) -> list[Any]:
     try:
         return sorted(values)
     except TypeError:  # several types, or types without an order: any fixed order will do
         return sorted(values, key=_ENCODER.encode)
 
 
-def encode_lines(payloads: Sequence[Any]) -> bytes:
+def encode_lines(payloads: Sequence[object]) -> bytes:
     """Return one line of JSON for each payload.
 
     Raises:
@@ -73,7 +73,7 @@ def encode_lines(payloads: Sequence[Any]) -> bytes:
         raise  # each alone can be written, so no payload is at fault
 
 
-def encode(payload: Any) -> bytes:
+def encode(payload: object) -> bytes:
     """Return one payload as JSON, without line end.
 
     Raises:
@@ -85,7 +85,7 @@ def encode(payload: Any) -> bytes:
         raise Unencodable(payload, str(error)) from error
 
 
-def cell(value: Any) -> Any:
+def cell(value: object) -> object:
     """Return a value as a table cell.
 
     Scalars stay, values that JSON writes as text become that text (dates, enums, decimals), all others JSON.

@@ -17,16 +17,16 @@ class Column(NamedTuple):
     """One column: its name, type of values, and whether a record may leave it out."""
 
     name: str
-    type: Any
+    type: object
     optional: bool = False
 
 
-def is_named_tuple(type_: Any) -> bool:
+def is_named_tuple(type_: object) -> bool:
     """Return whether a type is a class made by `NamedTuple`."""
     return isinstance(type_, type) and issubclass(type_, tuple) and hasattr(type_, "_fields")
 
 
-def record_columns(type_: Any) -> tuple[Column, ...] | None:
+def record_columns(type_: object) -> tuple[Column, ...] | None:
     """Return the fields, in order, of a record type; None for other types.
 
     Record types are NamedTuples, dataclasses, TypedDicts and Structs.
@@ -69,7 +69,7 @@ def twin(type_: Any) -> Any:
     return msgspec.defstruct(type_.__name__, fields, kw_only=True)
 
 
-def tuple_columns(type_: Any) -> tuple[Column, ...] | None:
+def tuple_columns(type_: object) -> tuple[Column, ...] | None:
     """Return the places of a tuple type of fixed length; None for other types.
 
     Two places are called key and value, other numbers c0, c1, …

@@ -10,7 +10,7 @@ from typing import Any
 from flamecore.toolkit.records.plain import Unencodable, cell
 from flamecore.toolkit.records.shapes import Column, is_named_tuple, record_columns, scalar_kinds, tuple_columns
 
-Row = Sequence[Any]
+Row = Sequence[object]
 
 
 @dataclass(frozen=True)
@@ -26,18 +26,18 @@ class Table:
 
     columns: tuple[Column, ...]
     kind: type | None
-    split: Callable[[Any], Row] | None
+    split: Callable[[object], Row] | None
     exact: bool
 
     @classmethod
-    def of(cls, type_: Any) -> Table:
+    def of(cls, type_: object) -> Table:
         """Return the table of a payload type.
 
         A record type (NamedTuple, dataclass, TypedDict, Struct) has a column for each field, a tuple of two `key` and
         `value`, a longer one of fixed length `c0`, `c1`, …; every other type, also unions and `object`, has one column
         `value`.
         """
-        split: Callable[[Any], Row] | None = None
+        split: Callable[[object], Row] | None = None
         if (columns := record_columns(type_)) and isinstance(type_, type):
             names = [column.name for column in columns]
             kind: type | None = type_
@@ -51,7 +51,7 @@ class Table:
             columns, kind, split = (Column("value", type_),), None, lambda payload: (payload,)
         return cls(columns, kind, split, all(scalar_kinds(column.type) is not None for column in columns))
 
-    def rows(self, payloads: Sequence[Any], *, trusting: bool = True) -> Sequence[Row]:
+    def rows(self, payloads: Sequence[object], *, trusting: bool = True) -> Sequence[Row]:
         """Return a row of cells for each payload.
 
         Args:
@@ -88,7 +88,7 @@ def _by_key(names: Sequence[str]) -> Callable[[Any], Row]:
     return lambda payload: [payload.get(name) for name in names]
 
 
-def _by_attribute(type_: type, names: Sequence[str]) -> Callable[[Any], Row]:
+def _by_attribute(type_: type, names: Sequence[str]) -> Callable[[object], Row]:
     # The encoded names of a Struct's fields may differ from its attributes.
     attributes = getattr(type_, "__struct_fields__", names)
     if len(attributes) == 1:

@@ -1,6 +1,7 @@
-"""The public test kit: what a driver must do, as checks that need no test runner and as classes for pytest.
+"""The public test kit: checks of drivers, and tools for the tests of flows.
 
-May import every room but the command line; no room imports it.
+The checks need no test runner; they exist as classes for pytest, too. Modules here may import every room but the
+command line; no room imports them.
 
 For flows: `assert_deterministic` and `assert_exactly_once`; the reference interpreter `interpret`; `Simulation`, a job
 under a seeded scheduler, and `Crashes`, a job that keeps state and dies again and again. For studies of the meta:

@@ -256,7 +256,7 @@ def grpc() -> Target:
                     if channel.has_room():
                         channel.push(b"body")
                 except Exception as error:
-                    if "nobody is bound" not in str(error):
+                    if "no endpoint is bound" not in str(error):
                         raise
                 assert len(channel.kept) <= channel._sent
                 assert channel._unread_bytes >= 0

@@ -218,8 +218,7 @@ def upstream_may_forget_what_the_newest_snapshot_covers(patch: Patch) -> None:
     def tell(self: SnapshotCoordinator) -> None:
         newest = self._history.snapshots[-1]
         positions = tuple((front.number, front.position) for front in newest.fronts)
-        for index in range(self._plan.workers):
-            self._sender.send(f"worker/{index}", Committed(self._number, newest.time, positions))
+        self._send(Committed(self._ballot.number, newest.time, positions))
 
     patch.setattr(SnapshotCoordinator, "_tell", tell)
 
@@ -265,8 +264,8 @@ def positions_are_the_latest(patch: Patch) -> None:
     original = Front.cut
 
     def cut(self: Front, time: int) -> tuple[Any, int]:
-        position, next_time = original(self, time)
-        return (self._uncut[-1].positions[-1] if self._uncut else position), next_time
+        _, next_time = original(self, time)
+        return self._uncut.last, next_time
 
     patch.setattr(Front, "cut", cut)
 
@@ -276,10 +275,10 @@ def a_snapshot_does_not_wait_for_every_worker(patch: Patch) -> None:
 
     def receive(self: SnapshotCoordinator, message: Any) -> None:
         original(self, message)
-        if message.number == self._number:
+        if message.number == self._ballot.number:
             for index in range(self._plan.workers):
-                self._answers.setdefault(index, message._replace(worker=index, parts=(), fronts=()))
-            self._complete.set()
+                if index in self._ballot.late:
+                    original(self, message._replace(worker=index, parts=(), fronts=()))
 
     patch.setattr(SnapshotCoordinator, "receive", receive)
 

@@ -337,7 +337,7 @@ class Remote(InprocEndpoint):
         assert locate is not None
         far = self._transport.network[locate(to)].endpoints.get(to)
         if far is None:
-            raise PeerGoneError(f"nobody is bound to {to} any more", address=self.address, peer=to)
+            raise PeerGoneError(f"no endpoint is bound to {to} any more", address=self.address, peer=to)
         return far
 
 

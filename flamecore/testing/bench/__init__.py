@@ -1,1 +1,4 @@
-"""The places where the checks try a driver: its processes, and what goes wrong with them."""
+"""The environments in which the checks test a driver.
+
+They run its processes and cause its faults.
+"""

@@ -130,7 +130,7 @@ class Bench:
         await self.within("closes", store.aclose(), "aclose")
 
     async def within(self, law: str, awaitable: Awaitable[T], what: str) -> T:
-        """Return the result of a call that must succeed soon; see `flamecore.testing.laws.within`."""
+        """Return the result of a call that must succeed soon; see `testing.laws.within`."""
         return await within(self.setup.limit_s, law, awaitable, what)
 
     async def create(self, store: Store, name: str, data: bytes, law: str = "content") -> None:

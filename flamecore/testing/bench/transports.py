@@ -112,7 +112,7 @@ class Bench:
         return await self.within("address", self.processes[home].bind(address), f"bind {address}")
 
     async def within(self, law: str, awaitable: Awaitable[T], what: str) -> T:
-        """Return the result of a call that must succeed soon; see `flamecore.testing.laws.within`."""
+        """Return the result of a call that must succeed soon; see `testing.laws.within`."""
         return await within(self.setup.limit_s, law, awaitable, what)
 
     async def refused(self, error: type[FlameError], law: str, what: str, call: Callable[[], Any]) -> None:

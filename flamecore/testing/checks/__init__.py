@@ -1,1 +1,4 @@
-"""The checks of drivers, one module for each contract, and the process that the checks of sinks kill."""
+"""The checks of drivers, one module for each contract.
+
+The package also has the process that the checks of sinks kill.
+"""

@@ -65,7 +65,7 @@ class Bench:
         await self.within("close", client.aclose(), "aclose")
 
     async def within(self, law: str, awaitable: Awaitable[T], what: str) -> T:
-        """Return the result of a call that must succeed soon; see `flamecore.testing.laws.within`."""
+        """Return the result of a call that must succeed soon; see `testing.laws.within`."""
         return await within(LIMIT_S, law, awaitable, what)
 
     async def holds(self, law: str, key: str, value: bytes | None, revision: int | None = None) -> int:

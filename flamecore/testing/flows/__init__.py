@@ -1,1 +1,4 @@
-"""The checks of flows, the flows that every deployment agrees on, drawn flows, and the reference interpreter."""
+"""The checks of flows, standard flows, drawn flows, and the reference interpreter.
+
+Every deployment must run the standard flows as the reference interpreter does.
+"""

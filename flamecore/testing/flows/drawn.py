@@ -77,7 +77,9 @@ def draw_flow(spec: Spec, calls: Counter[str] | None = None, *, split: bool = Fa
 
 
 def drawing(calls: Counter[str]) -> Callable[[Stream[Item], Op], Stream[Item]]:
-    """Return a function that draws one operation behind a stream, for flows with others between.
+    """Return a function that draws one operation behind a stream.
+
+    It is for flows that draw other operations between.
 
     Args:
         calls: Counts the calls of state functions that return, by kind of operation.
@@ -240,9 +242,9 @@ class _Drawing:
         return stream.map(_enter(rounds)).key_by(key).loop(body).map(_leave)
 
     def _placed(self, stream: Stream[Item], number: int, wrong: int, chain: Iterable[Op], op: Op) -> Stream[Item]:
-        """Draw a placing, operations on what is made of its records, and a state by their place.
+        """Draw a placing, operations on items of its records, and a state by their place.
 
-        The place of a record is the first number of its rounds. Of a key it is another one where `wrong` says so.
+        The place of a record is the first number of its rounds. A key has another place where `wrong` says so.
         """
         records = stream.map(lambda item: item._replace(rounds=(item.value % number, *item.rounds)))
         parts = self.chain(records.place_by(lambda item: item.rounds[0], name=self._name("place")), chain)

@@ -88,25 +88,30 @@ class Reference:
 
     def __init__(self, graph: Graph, inputs: Mapping[str, Sequence[Any]], *, skip_failing: bool = False) -> None:
         self.graph, self.inputs, self.skip_failing = graph, inputs, skip_failing
-        self._known: dict[tuple[tuple[int, ...], ...], tuple[dict[str, list[Any]], Failed | None]] = {}
+        self._known: dict[tuple[bool, tuple[tuple[int, ...], ...]], tuple[dict[str, list[Any]], Failed | None]] = {}
 
-    def of(self, times: Mapping[str, Sequence[int]]) -> tuple[dict[str, list[Any]], Failed | None]:
+    def of(
+        self, times: Mapping[str, Sequence[int]], *, wall: bool = False
+    ) -> tuple[dict[str, list[Any]], Failed | None]:
         """Return the outputs, and the failure if there is one.
 
         Args:
             times: For each source, the global times of its records, as far as they were read.
+            wall: Whether these are times of the wall clock.
         """
         order = sorted({time for each in times.values() for time in each})
         # Only the order of times matters, except to ordered operations: these see them.
         timed = any(vertex.ordered for vertex in self.graph.vertices)
         rank = {time: time if timed else number for number, time in enumerate(order)}
         ranks = {name: tuple(rank[time] for time in each) for name, each in times.items()}
-        key = tuple(ranks[source.name] for source in self.graph.sources)
+        key = wall, tuple(ranks[source.name] for source in self.graph.sources)
         if key not in self._known:
             inputs = {name: list(self.inputs.get(name, ()))[: len(ranks[name])] for name in ranks}
             failed = None
             try:
-                outputs = interpret(self.graph, inputs, times=ranks, skip_failing=self.skip_failing, keeps=True)
+                outputs = interpret(
+                    self.graph, inputs, times=ranks, skip_failing=self.skip_failing, keeps=True, wall=wall
+                )
             except Failed as error:
                 failed, outputs = error, error.outputs
             wanted = {name: [output.payload for output in each] for name, each in outputs.items()}
@@ -122,7 +127,7 @@ class Reference:
         for name, times in played.times.items():
             if times != sorted(set(times)):
                 raise AssertionError(f"the times of source {name!r} do not grow: {times}")
-        wanted, failed = self.of(played.times)
+        wanted, failed = self.of(played.times, wall=played.clock == "wall")
         if (failed is None) != (played.failed is None):
             raise AssertionError(f"the job failed with {played.failed}, the reference with {failed}")
         if failed is not None:
@@ -138,7 +143,13 @@ class Reference:
         """
         inputs = {name: self.inputs.get(name, ())[: len(times)] for name, times in played.times.items()}
         outputs = interpret(
-            self.graph, inputs, times=played.times, skip_failing=self.skip_failing, end=MAX_TIME, keeps=True
+            self.graph,
+            inputs,
+            times=played.times,
+            skip_failing=self.skip_failing,
+            end=MAX_TIME,
+            keeps=True,
+            wall=True,
         )
         most = {name: [output.payload for output in each] for name, each in outputs.items()}
         return {name: each[: max(len(played.outputs[name]), len(wanted[name]))] for name, each in most.items()}
@@ -152,6 +163,6 @@ class Reference:
         held = len(played.outputs[sink])
         if held <= len(wanted):
             return wanted
-        outputs, failed = self.of(played.times_at[sink])
+        outputs, failed = self.of(played.times_at[sink], wall=played.clock == "wall")
         most = outputs[sink] if failed is None else [output.payload for output in failed.most[sink]]
         return most[:held] if most[: len(wanted)] == wanted else wanted

@@ -33,6 +33,7 @@ from flamecore.model.meta import (
 )
 from flamecore.model.ordered import (
     CLOSING,
+    DONE,
     KEPT,
     Marking,
     Now,
@@ -127,6 +128,7 @@ def interpret(
     max_steps: int = 10_000_000,
     end: int | None = None,
     keeps: bool = False,
+    wall: bool = False,
 ) -> dict[str, list[DataItem]]:
     """Run a graph on whole inputs.
 
@@ -139,6 +141,7 @@ def interpret(
         max_steps: Give up on a flow that has not ended after so many.
         end: The time at which all fronts have ended: no later timer is due. Default: right after the last record.
         keeps: Whether the job keeps state, as far as vertices ask.
+        wall: Whether times are those of the wall clock.
 
     Returns:
         For each sink, its outputs in order, as the barrier has them: alive. Their traces are 0, since no other worker
@@ -156,7 +159,7 @@ def interpret(
                 hint=f"Define {type(vertex).__name__}.draw, which draws it with generic operations.",
                 vertex=vertex.name,
             )
-    interpreter = _Interpreter(drawn, workers, skip_failing, keeps)
+    interpreter = _Interpreter(drawn, workers, skip_failing, keeps, wall)
     for vertex, (entry, _) in ends.items():
         if isinstance(vertex.route, ByKey) and vertex.route.place is not None:
             placing, starts = graph.placing_of(vertex), graph.predecessors(vertex)
@@ -166,8 +169,8 @@ def interpret(
 
 
 class _Interpreter:
-    def __init__(self, graph: Graph, workers: int, skip_failing: bool, keeps: bool) -> None:
-        self.graph, self.workers, self.skip_failing, self.keeps = graph, workers, skip_failing, keeps
+    def __init__(self, graph: Graph, workers: int, skip_failing: bool, keeps: bool, wall: bool) -> None:
+        self.graph, self.workers, self.skip_failing, self.keeps, self.wall = graph, workers, skip_failing, keeps, wall
         self.pending: list[tuple[bytes, int, Vertex, Vertex, bool, Any]] = []
         self.pushed = 0
         self.buckets: dict[Vertex, dict[Any, list[tuple[Any, ...]]]] = {}
@@ -177,6 +180,7 @@ class _Interpreter:
         self.models = [OrderedModel(vertex) for vertex in upstream_first if isinstance(vertex, Ordered)]
         self.ordered: dict[Vertex, OrderedModel] = {model.vertex: model for model in self.models}
         self.said: dict[tuple[Vertex, bytes], int] = {}
+        self.folded: dict[tuple[Vertex, bytes], Any] = {}
         self.feedback = graph.feedback()
         self.loop_of = {vertex: head for head, inside in graph.keyed_loops().items() for vertex in inside}
         self.entered: dict[Vertex, dict[bytes, Any]] = {head: {} for head in graph.keyed_loops()}
@@ -192,6 +196,7 @@ class _Interpreter:
     ) -> dict[str, list[DataItem]]:
         last = -1
         ends: dict[Source, bytes] = {}
+        empty: set[Source] = set()
         for front, source in enumerate(self.graph.sources, 1):
             records = list(inputs.get(source.name, ()))
             stamps = times.get(source.name, range(len(records)))
@@ -199,14 +204,17 @@ class _Interpreter:
                 last = max(last, time)
                 self.emit(source, GlobalTime(time, front).encode(), True, payload)
             ends[source] = GlobalTime(max(stamps, default=-1) + 1, front).encode()
+            if not records:
+                empty.add(source)
         for vertex in self.graph.vertices:
             if isinstance(vertex, Marking):
                 source = self.graph.marked_source(vertex)
                 for behind in self.graph.next_ordered(vertex):
                     self.ordered[behind].origins[vertex] = None
-                if vertex.closes or (vertex.closes is None and not self.keeps):
+                closes = vertex.closes or (vertex.closes is None and not self.keeps)
+                if closes or source in empty:
                     last = max(last, decode_time(ends[source]))
-                    self.say(vertex, behind_record(ends[source]), CLOSING)
+                    self.say(vertex, behind_record(ends[source]), CLOSING if closes else DONE)
         for model in self.models:
             model.origins.update({other: None for other in self.graph.marks_before(model.vertex) if other.ordered})
         for _ in range(max_steps):
@@ -230,9 +238,10 @@ class _Interpreter:
         return outputs
 
     def let_in(self, end: int) -> bool:
-        """Run an ordered operation on an item or timer that nothing can come before; return whether one has run.
+        """Run an ordered operation on an item or timer that nothing can come before.
 
-        Of operations in a row the first goes first, if several have something of the least time.
+        Return whether one has run. If several operations in a row have something of the least time, the first one goes
+        first.
 
         Args:
             end: The time at which all fronts have ended.
@@ -283,7 +292,7 @@ class _Interpreter:
                 raise LoopKeyError(f"{key!r} came of {self.entered[loop][order[:length]]!r}", vertex=vertex.name)
 
     def check_place(self, start: Vertex, vertex: Vertex, order: bytes, payload: Any) -> None:
-        """Check that the key of an item has a place, and that of the record of which the item is made."""
+        """Check that the key of an item has a place, and that it is its record's place."""
         if isinstance(vertex, Placing):
             assert isinstance(vertex.route, ByKey)
             self.dealt.setdefault(vertex, {})[order] = vertex.route.key(payload)
@@ -325,13 +334,16 @@ class _Interpreter:
         elif isinstance(vertex, Ordered):
             self.ordered[vertex].put(order, alive, payload)
         elif isinstance(vertex, Marking):
+            front = (vertex, order[8:GLOBAL_TIME_BYTES])
             try:
-                value = vertex.function(payload)
+                if vertex.folds:
+                    wall = decode_time(order) if self.wall else None
+                    self.folded[front], value, _ = vertex.function(self.folded.get(front), payload, wall)
+                else:
+                    value = vertex.function(payload)
             except Exception as error:  # noqa: BLE001 - user code
                 return self.fail(vertex, order, alive, payload, error)
-            if value is not None and (rounded := value - value % vertex.step) > self.said.get(
-                front := (vertex, order[8:GLOBAL_TIME_BYTES]), MIN_TIME
-            ):
+            if value is not None and (rounded := value - value % vertex.step) > self.said.get(front, MIN_TIME):
                 self.said[front] = rounded
                 self.say(vertex, behind_record(order), rounded)
             self.emit(vertex, order, alive, payload)
@@ -374,7 +386,10 @@ class _Interpreter:
 
 
 class OrderedModel:
-    """An ordered operation: the items and marks that wait, and state, timers and hold of each key."""
+    """An ordered operation: waiting items and marks, and the state of each key.
+
+    The state of a key comes with its timers and its hold.
+    """
 
     def __init__(self, vertex: Ordered) -> None:
         assert isinstance(vertex.route, ByKey)
@@ -392,12 +407,18 @@ class OrderedModel:
         self.numbers: Counter[bytes] = Counter()
 
     def next(self, end: int) -> bytes:
-        """Return the order of what goes next: an item, a mark, or a timer below `end`; empty if there is none."""
+        """Return the order of the next item, mark, or timer below `end`.
+
+        It is empty if there is none.
+        """
         marks = [self.reached] if self.reached else [place for place, _ in self.marks]
         return min([*self.waiting, *marks, *(place for place, *_ in self.due(end))], default=b"")
 
     def due(self, end: int, mark: bytes | None = None) -> list[tuple[bytes, bytes, Any, Timer]]:
-        """Return the timers below a time, in order: (place, tie, key, timer); or those of a mark."""
+        """Return the timers below a time, or those of a mark, in order.
+
+        Each is (place, tie, key, timer).
+        """
         pending = [(key, timer) for key, outcome in self.outcomes.items() for timer in outcome.timers]
         found = [
             (timer_place(self.vertex, timer, key, mark), tie_of(key), key, timer)
@@ -415,9 +436,9 @@ class OrderedModel:
             del self.waiting[order]
 
     def work_on(self, order: bytes) -> list[tuple[bytes, Any]]:
-        """Work on the item, timer or mark of an order; return the outputs with their orders.
+        """Work on the item, timer or mark of an order; return outputs and their orders.
 
-        Of a mark one timer is worked on, and in the end nothing: then the operation says its own.
+        For a mark it works on one timer at a time, and at the end on none: then the operation emits its own marks.
 
         Raises:
             Exception: It fails; the state is as it was.
@@ -454,14 +475,18 @@ class OrderedModel:
         counts, self.before = False, self.watermark
         for mark in [mark for mark in self.marks if mark[0] == place]:
             vertex, value = self.marks.pop(mark)
+            if value == DONE:
+                counts = True
+                del self.origins[vertex]
+                continue
             last = self.origins[vertex]
             grows = last is None or value > last
             counts |= grows or vertex.ordered
             if grows:
                 self.origins[vertex] = value
         said = [value for value in self.origins.values() if value is not None]
-        if len(said) == len(self.origins):
-            self.watermark = min(said)
+        if said and len(said) == len(self.origins):
+            self.watermark = max(self.watermark, min(said))
         self.reached = place if counts else b""
 
     def now(self, time: int, due: Timer | None = None) -> Now:
@@ -521,6 +546,8 @@ def outputs_of(vertex: Map, payload: Any, meta: Callable[[], Any]) -> list[Any]:
     if vertex.shape == "inspect_meta":
         vertex.function(payload, meta())
         return [payload]
+    if vertex.shape == "timed":
+        return [vertex.function(payload, meta().global_time.time)]
     result = vertex.function(payload)
     if vertex.shape == "many":
         return list(result)

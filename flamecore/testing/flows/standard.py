@@ -215,7 +215,10 @@ def keyed_cycle(flow: Flow) -> None:
 
 @dataclass(eq=False, slots=True, repr=False)
 class Tens(Ordered):
-    """Counts by tens of event time, once the watermark has reached their end; and how far it is when others come."""
+    """Counts by tens of event time, once the watermark has reached their end.
+
+    For an item that comes later it gives the watermark.
+    """
 
     kind: ClassVar[str] = "tens"
 
@@ -250,7 +253,10 @@ def event_of(number: int) -> tuple[int, int]:
 
 
 def two_watermarks(flow: Flow) -> None:
-    """Draw two ordered operations in a row, whose watermark comes from the source, and a state between."""
+    """Draw two ordered operations in a row, and a state between.
+
+    Their watermark comes from the source.
+    """
     events = flow.source("watermark_events", int).map(event_of)
     marked = events.apply(Marking, function=lambda event: event[0] - 6, step=2, closes=False, name="event_time")
     first = marked.rebalance().map(lambda event: event).key_by(lambda event: event[1]).apply(Tens, name="first_tens")
@@ -260,7 +266,10 @@ def two_watermarks(flow: Flow) -> None:
 
 
 def gathered(flow: Flow) -> None:
-    """Draw lines that go over all workers word by word, and are joined again, with state for each line and for all."""
+    """Draw lines that go over all workers word by word, and are joined again.
+
+    There is state for each line and for all lines.
+    """
     words = flow.source("gathered_lines", str).label("line").rebalance().flat_map(str.split)
     counted = words.key_by(lambda word: word).count(name="words_in_all")
     lengths = words.key_by(len, label="line").count(name="lengths_in_line")

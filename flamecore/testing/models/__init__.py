@@ -1,5 +1,6 @@
-"""Executable models: a graph on several workers, by the rules of one meta, and with nothing clever in it.
+"""Executable models: a graph on several workers, by the rules of one meta.
 
-A model may be slow; it must be short, and read as the paper it comes from. It shares with the engine the graph, the
-hashes and the meta (`flamecore.model`), and nothing of how a job runs; it runs on `DataItem`s, one at a time.
+They contain no optimisation. A model may be slow; it must be short, and read as the paper it comes from. It shares with
+the engine the graph, the hashes and the meta (`flamecore.model`), and nothing of how a job runs; it runs on
+`DataItem`s, one at a time.
 """

@@ -1,1 +1,4 @@
-"""Simulation: the real parts of a job under a seeded scheduler, in a made-up world without processes."""
+"""Simulation: the real parts of a job under a seeded scheduler.
+
+It runs in a simulated world without processes.
+"""

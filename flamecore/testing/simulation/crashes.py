@@ -21,6 +21,7 @@ from flamecore.abc.acker import Acker, AckerPlan
 from flamecore.errors import FencedError, FlameError, OperationError
 from flamecore.model.clock import STOPWATCH, WALL_CLOCK, ClockName
 from flamecore.model.graph import Graph
+from flamecore.model.ordered import Marking
 from flamecore.model.settings import OnError
 from flamecore.runtime.codec.codec import Codec
 from flamecore.runtime.state.format import Binding, decode_epoch
@@ -118,7 +119,11 @@ class Crashes:
         self._faults = random.randint(0, self.trouble.faults) if self.trouble.kinds else 0
         self._kind, self._after, self._next_fault = self._draw()
         self._stopwatch = stopwatch(seed)
-        if self.trouble.grows and random.random() < 0.3:
+        # The end of a source that has nothing new is a mark, where the watermarks of several meet: what is late then
+        # depends on which had ended when, and no reference knows that.
+        marked = any(isinstance(vertex, Marking) for vertex in graph.vertices)
+        self._grows = self.trouble.grows and not (marked and len(inputs) > 1)
+        if self._grows and random.random() < 0.3:
             for records in self.job.records.values():
                 records.there = random.randint(0, len(records.records))
 
@@ -252,7 +257,7 @@ class Crashes:
         if kind != "damage":
             self.counts[kind] += 1
         self._strike(kind, self.run)
-        if self.trouble.grows and self.random.random() < 0.3:
+        if self._grows and self.random.random() < 0.3:
             held = self.random.choice(list(self.job.records.values()))
             held.there = self.random.randint(held.there, len(held.records))
 

@@ -78,6 +78,7 @@ class Simulation:
         advance: As in `Plan`; None: drawn.
         trace: Whether the run notes each item that goes from one worker to another.
         clock: The clock of the fronts: a wall clock shows the virtual time, and begins at 0.
+        check_mutation: Whether functions that change what they are given fail.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class Simulation:
         advance: bool | None = None,
         trace: bool = False,
         clock: ClockName = "sequence",
+        check_mutation: bool = False,
     ) -> None:
         self.random = Random(seed)
         self.now = 0.0
@@ -115,8 +117,15 @@ class Simulation:
             advance = drawn.choice((False, True))
         owning = drawn.choice((None, *range(1, workers + 1)))
         names = tuple(front.name for front in fronts)
-        settings = JobSettings(workers=workers, owners=owning, on_error=on_error, advance=advance, clock=clock)
-        self.plan = Plan(graph, names, settings)
+        settings = JobSettings(
+            workers=workers,
+            owners=owning,
+            on_error=on_error,
+            advance=advance,
+            clock=clock,
+            check_mutation=check_mutation,
+        )
+        self.plan = Plan(graph, names, settings, unread=frozenset(range(1, len(names) + 1)))
         strategy = acker(AckerPlan(workers, self.plan.segments.inbound, self.plan.tracked_fronts))
         self._loads = Random(f"loads {seed}")
         self.trackers: dict[str, Tracker] = {}

@@ -90,9 +90,7 @@ class SimulatedSupervisor:
             for number in range(1, 1000):
                 name = f"{self._start.name}.{number}"
                 transport = EpochTransport(SimulatedTransport(control, self._start.network), name)
-                epoch = self._epoch = Epoch(
-                    context.plan, transport, Observers(()), name=name, deadlines=Deadlines(), failing=self._failing
-                )
+                epoch = self._epoch = Epoch(context.plan, transport, Observers(()), name=name, deadlines=Deadlines())
                 try:
                     await self._live(epoch, context)
                 except FaultError as fault:
@@ -120,7 +118,7 @@ class SimulatedSupervisor:
         loading = [process.start(self._load(index, process, node, history)) for index, (process, node) in nodes.items()]
         await self._all(epoch, loading)
         acker = self._start.acker(acker_plan(plan)) if self._trackers == "supervisor" else None
-        await epoch.open(context.sinks, context.delivered_up_to, history, acker=acker)
+        await epoch.open(context.sinks, context.delivered_up_to, history, acker=acker, failing=self._failing)
         for process, node in nodes.values():
             if self._draining:
                 node.stop.set()

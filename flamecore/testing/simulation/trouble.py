@@ -22,7 +22,7 @@ class Trouble:
         between: Numbers of moments between two faults, on average: one of these each time. A record makes some ten. For
             every other fault, and all damage, they are counted from the next snapshot on, and are fewer: most would
             come before there is any.
-        grows: Whether sources get their last records only in the end.
+        grows: Whether sources get their last records only in the end; not where watermarks of several sources meet.
         tears: See `World`.
         damages: Whether there is damage (`flamecore.testing.simulation.damages`): to the newest snapshot, which the job
             must do without; to data it cannot do without, which it must refuse, and which is put back then; an older

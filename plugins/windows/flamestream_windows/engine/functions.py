@@ -40,7 +40,7 @@ class FnCell(NamedTuple):
 
 
 class FnRecord(NamedTuple):
-    """All that a stateful function knows of a key.
+    """State of a stateful function for one key.
 
     Attributes:
         open: Its windows that have contents or timers, in the order of (end, start).
@@ -96,7 +96,7 @@ class Function:
 
     @property
     def nothing(self) -> FnRecord:
-        """The record of a key that nothing is known of."""
+        """Return the initial record of a key."""
         return _NOTHING
 
     def expiry(self, window: Window) -> int:

@@ -38,7 +38,7 @@ class Grouping:
 
     @property
     def nothing(self) -> Record:
-        """The record of a key that nothing is known of."""
+        """Return the initial record of a key."""
         return NOTHING
 
     def step(self, record: Record, given: Input, moment: Moment, key: Any = None) -> tuple[Record, list[Output]]:

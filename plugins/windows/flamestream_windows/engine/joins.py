@@ -94,25 +94,42 @@ class AsOf(_ByTime[tuple[int, Any], Both]):
     known = Timer("event")
     over = Timer("event")
 
+    # The first element of either list has a timer, with its time as the tag, and each timer sets the next: one that is
+    # set again under its tag would not run when the input is over.
+
     def on_element(self, key: Hashable, value: tuple[int, Any], at: int) -> Iterable[Stamped[Both]]:
         side, inner = value
-        if side == LEFT:
-            self.waiting.add(at, inner)
-            self.known.set(at + 1, output=at, tag=str(at))
-        else:
-            self.right.add(at, inner)
-            self.over.set(at + self.keep + 1, tag=str(at))
+        mine = self.waiting if side == LEFT else self.right
+        before = mine.first()
+        mine.add(at, inner)
+        if before is None or at < before[0]:
+            if before is not None:
+                (self.known if side == LEFT else self.over).clear(tag=str(before[0]))
+            self._next(side)
         return ()
 
     def on_known(self, key: Hashable, at: int) -> Iterable[Stamped[Both]]:
         time = at - 1
-        found = self.right.between(time - self.keep, at)
+        found = self.right.last(time - self.keep, at)
         for _, value in self.waiting.remove(time, at):
-            yield Stamped((value, found[-1][1] if found else None), time)
+            yield Stamped((value, found[1] if found else None), time)
+        self._next(LEFT)
 
     def on_over(self, key: Hashable, at: int) -> Iterable[Stamped[Both]]:
         self.right.remove(MIN, at - self.keep)
+        self._next(RIGHT)
         return ()
+
+    def _next(self, side: int) -> None:
+        """Set the timer of the first element of a side."""
+        first = (self.waiting if side == LEFT else self.right).first()
+        if first is None:
+            return
+        at, _ = first
+        if side == LEFT:
+            self.known.set(at + 1, output=at, tag=str(at))
+        else:
+            self.over.set(at + self.keep + 1, tag=str(at))
 
 
 class Distinct(_ByTime[Any, Any]):
@@ -158,7 +175,10 @@ class Inactive(_ByTime[Any, tuple[Any, Any]]):
 
 
 def interval_join(before: int, after: int, how: How = "inner") -> type[IntervalJoin]:
-    """Return the join of elements whose timestamps differ by so many microseconds at most."""
+    """Return the interval join with these bounds, in microseconds.
+
+    A right element may be up to `before` earlier and up to `after` later than the left one.
+    """
     return type("IntervalJoin", (IntervalJoin,), {"before": before, "after": after, "how": how})
 
 

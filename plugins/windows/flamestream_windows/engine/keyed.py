@@ -19,7 +19,7 @@ class Work(Protocol[R]):
 
     @property
     def nothing(self) -> R:
-        """The record of a key that nothing is known of."""
+        """Return the initial record of a key."""
 
     def step(self, record: R, given: Input, moment: Moment, key: Any = None) -> tuple[R, list[Output]]:
         """Return the record after an input, and what comes of it."""
@@ -56,7 +56,7 @@ class Keys(Generic[R]):
 
     @property
     def output(self) -> int:
-        """The output watermark: the least of the keys'."""
+        """Return the output watermark: the least of the keys'."""
         held = self._first(2)
         return self.watermark if held is None else min(self.watermark, held)
 
@@ -102,7 +102,7 @@ class Keys(Generic[R]):
 
     @property
     def moment(self) -> Moment:
-        """The watermark and the clock, before the next step."""
+        """Return the watermark and the clock, before the next step."""
         return Moment(self.watermark, None, self.clock)
 
     def _pass(self, given: Input, keys: list[Hashable]) -> list[tuple[Hashable, list[Output]]]:

@@ -58,14 +58,16 @@ class Origins(NamedTuple):
 
     @property
     def slowest(self) -> Hashable | None:
-        """The origin that holds the watermark back; None: none does."""
+        """Return the origin that holds the watermark back; None: none does."""
         running = [(origin.mark, at) for at, (_, origin) in enumerate(self.by_name) if origin.standing == "running"]
         return self.by_name[min(running)[1]][0] if running else None
 
     def _with(self, name: Hashable, new: Origin) -> Origins:
         by_name = tuple((each, new if each == name else origin) for each, origin in self.by_name)
         marks = [origin.mark for _, origin in by_name if origin.standing == "running"]
-        # Where all have ended and none is to go on, nothing will come; where all are idle, nothing is known to be over.
-        if not marks and all(origin.mark == MAX for _, origin in by_name):
-            marks = [MAX]
+        # Where all have ended and none is to go on, nothing will come. Where the others are idle it is as if the one of
+        # the greatest mark had been the last to be so.
+        if not marks:
+            idle = [origin.mark for _, origin in by_name if origin.standing == "idle"]
+            marks = [max(idle)] if idle else [MAX] if all(origin.mark == MAX for _, origin in by_name) else []
         return Origins(by_name, max([self.watermark, *([min(marks)] if marks else [])]))

@@ -130,12 +130,12 @@ class ShortWay(ABC):
     @property
     @abstractmethod
     def output(self) -> int:
-        """The output watermark: the least of the keys'."""
+        """Return the output watermark: the least of the keys'."""
 
     @property
     @abstractmethod
     def records(self) -> dict[Hashable, Record]:
-        """The records that a grouping would have."""
+        """Return the records that a grouping would have."""
 
     @abstractmethod
     def restore(self, records: Mapping[Hashable, Record]) -> None:
@@ -223,12 +223,12 @@ class FinalKeys(ShortWay):
 
     @property
     def output(self) -> int:
-        """The output watermark: the least of the keys'."""
+        """Return the output watermark: the least of the keys'."""
         return min([self.watermark, *(window.end - 1 for window, cells in self._on_time.items() if cells)])
 
     @property
     def records(self) -> dict[Hashable, Record]:
-        """The records that a grouping would have."""
+        """Return the records that a grouping would have."""
         found: dict[Hashable, list[Cell]] = {}
         for window in ordered({**self._on_time, **self._late}):
             for key, (accumulator, count) in self._on_time.get(window, {}).items():
@@ -248,7 +248,7 @@ class FinalKeys(ShortWay):
 
 
 class UpdateKeys(ShortWay):
-    """The keys of a grouping whose windows give a pane with each element, and no other.
+    """Keys of a grouping whose windows give a pane with each element, and no other.
 
     Nothing waits between two steps, so that nothing holds the output watermark.
 
@@ -302,7 +302,7 @@ class UpdateKeys(ShortWay):
         return outputs
 
     def advance(self, to: int) -> list[Keyed]:
-        """Move the input watermark, and forget the windows that expire. No pane comes of it."""
+        """Advance the input watermark and drop the windows that expire; give no pane."""
         if to > self.watermark:
             self.watermark = to
             for window in [window for window in self._cells if self.strategy.expiry(window) < to]:
@@ -311,12 +311,12 @@ class UpdateKeys(ShortWay):
 
     @property
     def output(self) -> int:
-        """The output watermark: the input watermark."""
+        """Return the output watermark: the input watermark."""
         return self.watermark
 
     @property
     def records(self) -> dict[Hashable, Record]:
-        """The records that a grouping would have."""
+        """Return the records that a grouping would have."""
         found: dict[Hashable, list[Cell]] = {}
         trigger = self.strategy.trigger.start()
         for window in ordered(self._cells):
@@ -439,12 +439,12 @@ class SessionKeys(ShortWay):
 
     @property
     def output(self) -> int:
-        """The output watermark: the input watermark."""
+        """Return the output watermark: the input watermark."""
         return self.watermark
 
     @property
     def records(self) -> dict[Hashable, Record]:
-        """The records that a grouping would have."""
+        """Return the records that a grouping would have."""
         return {
             key: Record(
                 tuple(

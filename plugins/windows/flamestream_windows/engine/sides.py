@@ -57,12 +57,15 @@ class Side:
         shape: Its form: the value of the last pane, a list of the values of all keys, or a dict by key.
         panes: Whether a pane takes the place of the one before it of its key, or is put behind it.
         default: The value of a singleton whose window has none.
+        whole: Whether a window is ready only when the watermark has passed its end: a pane of one key says nothing of
+            those of others.
     """
 
     windows: WindowFn
     shape: Shape = "singleton"
     panes: Literal["accumulating", "discarding", "retracting"] = "accumulating"
     default: Any = None
+    whole: bool = False
 
     def take(self, side: SideRecord, key: Hashable, value: Any, window: Window, *, retraction: bool) -> SideRecord:
         """Return the side after a pane of it, or the retraction of one."""
@@ -88,8 +91,13 @@ class Side:
         return side._replace(contents=tuple(pair for pair in side.contents if pair[0].end > before))
 
     def is_ready(self, side: SideRecord, window: Window) -> bool:
-        """Return whether a window of the side has had a pane, or will have none."""
-        return side.watermark >= window.end or any(each == window for each, _ in side.contents)
+        """Return whether a window of the side has had a pane, or will have none.
+
+        If `whole`, return whether the window is over.
+        """
+        if side.watermark >= window.end:
+            return True
+        return not self.whole and any(each == window for each, _ in side.contents)
 
     def view(self, side: SideRecord, window: Window) -> Any:
         """Return what an element sees of a window of the side.
@@ -111,7 +119,7 @@ class Side:
 
     @property
     def nothing(self) -> WaitRecord:
-        """The record of a key of which nothing waits."""
+        """Return the record of a key of which nothing waits."""
         return _NOTHING
 
     def hold(self, record: WaitRecord) -> int | None:

@@ -10,7 +10,7 @@ from flamestream_windows.model.triggers import State
 from flamestream_windows.model.windows import GLOBAL, Window
 
 Place = tuple[int, ...]
-"""Where an output belongs among those of other keys at the same moment. Equal places go by the hash of the key."""
+"""Place of an output among those of other keys at the same moment. Equal places are ordered by the hash of the key."""
 
 
 class Moment(NamedTuple):
@@ -123,9 +123,9 @@ class Cell(NamedTuple):
     Attributes:
         window: The window.
         accumulator: The accumulator of its elements; with discarding panes, of those since the last pane.
-        fresh: How many elements have come since the last pane.
-        hold: Where its elements hold the output watermark, or None.
-        expiry_hold: Where data holds it that is too late for that, or None (`gc_hold`).
+        fresh: Number of elements since the last pane.
+        hold: Time at which its elements hold the output watermark, or None.
+        expiry_hold: Time at which data that is too late for that holds it, or None (`gc_hold`).
         trigger: State of the trigger.
         pane: Timing, index and index on time of its last pane, or None.
         late_born: Whether it joined or came into being behind the watermark, so that all its panes are late.
@@ -145,7 +145,7 @@ class Cell(NamedTuple):
 
 
 class Record(NamedTuple):
-    """All that a grouping knows of a key.
+    """State of a grouping for one key.
 
     Attributes:
         open: Open windows, in the order of (end, start).

@@ -1,7 +1,7 @@
 """Forms in which payloads of a stream carry their event time.
 
-Behind `event_time` a payload is the user's own record, and the time is computed of it. What comes of a record carries
-its time: there a payload is a *stamp*, (kind, time, value), of plain data.
+Behind `event_time` a payload is the user's own record, and the time is computed of it. An item derived from a record
+carries its time: there a payload is a *stamp*, (kind, time, value), of plain data.
 """
 
 from __future__ import annotations
@@ -47,8 +47,12 @@ class Form(NamedTuple):
         found: Sequence[int] = [*map(self.at, payloads)] if many is None else many(payloads)
         return found
 
+    def shown(self, payload: Any) -> Any:
+        """Return the value of a payload."""
+        return payload if self.value is None else self.value(payload)
+
     def stamp(self, payload: Any, value: Any) -> tuple[int, int, Any]:
-        """Return the stamp of what comes of a payload."""
+        """Return the stamp of the output of a payload."""
         return (VALUE if self.kind is None else self.kind(payload), self.at(payload), value)
 
     def lifted(self, function: Callable[..., Any], result: Any = object) -> Callable[..., Any]:
@@ -65,7 +69,7 @@ class Form(NamedTuple):
         def of_payload(payload: Any, *rest: Any) -> Any:
             return function(value_of(payload), *rest)
 
-        return named_after(of_payload, function, result)
+        return named_after(of_payload, function, result, value_of)
 
 
 STAMPED: Final = Form(itemgetter(1), itemgetter(2), itemgetter(0))
@@ -97,18 +101,23 @@ def stamp_type(declared: Any) -> Any:
     return GenericAlias(tuple, (int, int, declared))
 
 
-def named_after(made: Callable[..., Any], function: Callable[..., Any], result: Any) -> Callable[..., Any]:
-    """Return a function that stands for a user's: it has its name, and says what it returns.
+def named_after(
+    made: Callable[..., Any], function: Callable[..., Any], result: Any, shown: Callable[[Any], Any] | None = None
+) -> Callable[..., Any]:
+    """Return `made` with the name of a user's function and the type of its result.
 
     Args:
         made: The function.
         function: The user's.
         result: The type of its result.
+        shown: Function that returns the part of an argument that errors show; None: all of it.
     """
     update_wrapper(made, function, assigned=("__module__", "__name__", "__qualname__"), updated=())
     del made.__wrapped__  # type: ignore[attr-defined]  # the hints of `made` are its own
     made.__annotations__ = {} if result is object else {"return": result}
     made.user_function = function  # type: ignore[attr-defined]  # a function takes any attribute
+    if shown is not None:
+        made.shown = shown  # type: ignore[attr-defined]  # as above
     return made
 
 
@@ -119,17 +128,17 @@ def mapped(form: Form, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def stamped(payload: Any) -> tuple[int, int, Any]:
         return stamp(payload, function(payload if value_of is None else value_of(payload)))
 
-    return named_after(stamped, function, stamp_type(returned(function)))
+    return named_after(stamped, function, stamp_type(returned(function)), value_of)
 
 
 def flat_mapped(form: Form, function: Callable[[Any], Any], of: Any) -> Callable[[Any], Any]:
-    """Return a function from payloads to stamps of all that the user's function returns."""
+    """Return a function from a payload to the stamps of all that `function` returns."""
     value_of, stamp = form.value, form.stamp
 
     def stamped(payload: Any) -> list[tuple[int, int, Any]]:
         return [stamp(payload, value) for value in function(payload if value_of is None else value_of(payload))]
 
-    return named_after(stamped, function, GenericAlias(list, (stamp_type(of),)))
+    return named_after(stamped, function, GenericAlias(list, (stamp_type(of),)), value_of)
 
 
 def value_of(stamp: tuple[int, int, Any]) -> Any:

@@ -14,16 +14,19 @@ from flamecore.errors import GraphError
 from flamecore.model.builder import Output
 from flamecore.model.failure import all_shown_at_caller, shown_at_caller
 from flamecore.model.meta import Meta
-from flamecore.model.ordered import Gathered, Marking
+from flamecore.model.ordered import Gathered, IdlingMarking, Marked, Marking
 from flamecore.model.stream import KeyedStream, Stream, require_functions
 from flamecore.model.types import element, returned
-from flamecore.model.vertices import ByKey, Route, Vertex
+from flamecore.model.vertices import ByKey, Map, Route, Sink, Vertex
 from flamestream_windows import aggregates as agg
 from flamestream_windows.engine import joins
 from flamestream_windows.engine.functions import Function
 from flamestream_windows.engine.grouping import Grouping
+from flamestream_windows.engine.sides import Shape, Side
+from flamestream_windows.flows.sides import Sided, shard_of, to_all_shards, to_shard
 from flamestream_windows.flows.stamps import (
     STAMPED,
+    VALUE,
     Form,
     flat_mapped,
     is_dropped,
@@ -36,13 +39,34 @@ from flamestream_windows.flows.stamps import (
     value_of,
 )
 from flamestream_windows.flows.vertices import grouped, stateful
-from flamestream_windows.model.aggregates import LEFT, RIGHT, Aggregate, Cogroup, How, Joined, named
+from flamestream_windows.model.aggregates import (
+    LEFT,
+    RIGHT,
+    Aggregate,
+    Cogroup,
+    Extreme,
+    How,
+    Joined,
+    Mean,
+    Reduce,
+    Sum,
+    named,
+)
 from flamestream_windows.model.cells import StatefulFn
 from flamestream_windows.model.panes import Dropped, Pane
 from flamestream_windows.model.strategy import Emit, Strategy, check_aggregate, check_emits, strategy
 from flamestream_windows.model.strategy import Panes as Mode
-from flamestream_windows.model.times import Unit, user_duration
-from flamestream_windows.model.watermarks import Arrival, Bounded, Folded, Monotonic, WatermarkStrategy, default_step
+from flamestream_windows.model.times import MIN, Unit, user_duration
+from flamestream_windows.model.watermarks import (
+    Arrival,
+    Bounded,
+    Estimate,
+    Estimator,
+    Folded,
+    Monotonic,
+    WatermarkStrategy,
+    default_step,
+)
 from flamestream_windows.model.windows import Calendar, Fixed, Same, Sessions, Sliding, Window, WindowFn
 
 T = TypeVar("T")
@@ -54,11 +78,12 @@ E = TypeVar("E")
 
 Time = datetime | float | int
 AtEnd = Literal["close", "keep"]
+SideForm = Literal["single", "list", "dict"]
 
 __flow_verbs__ = True  # errors name the line that calls a verb
 
 _SECONDS: Final = 10_000_000
-"""What functions feed on whose times are not known: watermarks come each second."""
+"""Assumed size of windows after functions whose times are not known: watermarks come each second."""
 
 _QUARTER: Final = 15 * 60 * 1_000_000
 """Local midnights of all zones are multiples of it."""
@@ -69,7 +94,7 @@ class Origin(NamedTuple):
 
     Attributes:
         vertex: The vertex.
-        at_end: What the end of a front says.
+        at_end: Meaning of the end of a front.
         sizes: Sizes, periods and gaps of the windows that it feeds; None: the step is the user's.
     """
 
@@ -100,10 +125,12 @@ def _sizes(windows: WindowFn) -> list[int]:
 @shown_at_caller
 def event_time(
     stream: Stream[T],
-    at: Callable[[T], Time],
+    at: Callable[[T], Time] | None = None,
     *,
     unit: Unit | None = None,
     watermark: WatermarkStrategy | None = None,
+    idle_after: timedelta | None = None,
+    max_ahead: timedelta | None = None,
     at_end: AtEnd | None = None,
     step: timedelta | None = None,
     name: str | None = None,
@@ -114,10 +141,15 @@ def event_time(
 
     Args:
         stream: The stream.
-        at: Returns the time of a record: a datetime with a zone, or a number since 1970.
+        at: Returns the time of a record: a datetime with a zone, or a number since 1970. Left out with
+            `watermarks.arrival()` alone.
         unit: Unit of numbers: "s", "ms", "us" or "ns". Without it a float is seconds, and an int microseconds: one
             that would be of 1970 to 1973 fails, as it is of another unit nearly always.
         watermark: The strategy by which times below are believed complete; by default times never fall.
+        idle_after: For how long a partition waits for its source until it holds no watermark back, as long as nothing
+            comes. It needs the wall clock. One that waits because the job is slower is not idle.
+        max_ahead: How far ahead a time may be to move the watermark: of the time at which its record came, or, where
+            the job's clock counts records, of the greatest time before it. Records beyond are counted (`ahead`).
         at_end: What the end of the input says: that nothing will come any more, so that all windows end (`close`), or
             nothing, so that those that are open wait for what is appended, or for the next phase (`keep`). By default
             they wait in jobs that keep state.
@@ -135,32 +167,56 @@ def event_time(
         )
     before = stream._vertex
     chosen = Bounded(0) if watermark is None else watermark
-    require_functions("event_time", before, at)
     if isinstance(stream, Timed):
         raise _refused(before, "event_time is behind another one", "Give a stream event time once, at its source.")
     if not isinstance(chosen, WatermarkStrategy):
         raise _refused(before, f"watermark={chosen!r} is no strategy", "Say such as bounded_disorder(seconds=5).")
-    if isinstance(chosen, (Folded, Arrival)):
-        word = "fold" if isinstance(chosen, Folded) else "arrival"
+    if isinstance(chosen, Arrival):
+        if at is not None or unit is not None or max_ahead is not None:
+            raise _refused(
+                before,
+                "by watermarks.arrival() the time of a record is that at which it came",
+                "Leave out at, unit= and max_ahead=; or give another watermark=.",
+            )
+    elif at is None:
         raise _refused(
             before,
-            f"watermarks.{word}() works in scripts only: what it knows of a front would be lost with a process",
-            "Use monotonic(), bounded_disorder(…) or from_records(…).",
+            "nothing says the times of records",
+            "Say such as event_time(stream, lambda record: record.at); or watermark=watermarks.arrival().",
         )
+    else:
+        require_functions("event_time", before, at)
     if at_end not in (None, "close", "keep"):
         raise _refused(before, f"at_end={at_end!r} says nothing about the end of the input", "Say 'close' or 'keep'.")
-    micros = None if step is None else user_duration(step, "step")
+    try:
+        micros = None if step is None else user_duration(step, "step")
+        most = None if max_ahead is None else user_duration(max_ahead, "max_ahead")
+        idle = None if idle_after is None else user_duration(idle_after, "idle_after")
+    except (TypeError, ValueError) as error:
+        raise _refused(before, str(error), "Say such as timedelta(seconds=1).") from None
+    if idle == 0:
+        raise _refused(before, "idle_after is 0: partitions always wait a little", "Say such as timedelta(seconds=30).")
     if micros == 0:
         raise _refused(before, "the step of watermarks is 0", "A step is positive, such as timedelta(seconds=1).")
-    try:
-        form = recorded(at, unit)
-    except ValueError as error:
-        raise _refused(before, str(error), "Say the unit of the numbers, such as unit='ms'.") from None
-    made = stream.apply(
-        Marking,
-        name=stream._flow._name(name, "event_time"),
-        type=stream._type,
-        function=_said(chosen, form),
+    called = stream._flow._name(name, "event_time")
+    if at is None:
+        form, declared = STAMPED, stamp_type(stream._type)
+        arrived = f"{called}.arrival"
+        entered = stream.apply(Map, name=arrived, type=declared, function=_arrived(stream._type), shape="timed")
+    else:
+        try:
+            form, entered, declared = recorded(at, unit), stream, stream._type
+        except ValueError as error:
+            raise _refused(before, str(error), "Say the unit of the numbers, such as unit='ms'.") from None
+    folds = most is not None or isinstance(chosen, Folded)
+    idling: dict[str, Any] = {} if idle is None else {"idle_us": idle}
+    made = entered.apply(
+        Marking if idle is None else IdlingMarking,
+        **idling,
+        name=called,
+        type=declared,
+        function=_folded(Estimator(chosen, max_ahead=most), form) if folds else _said(chosen, form),
+        folds=folds,
         closes=None if at_end is None else at_end == "close",
         step=_QUARTER if micros is None else micros,
     )
@@ -192,13 +248,39 @@ def _said(strategy: WatermarkStrategy, form: Form) -> Callable[[Any], int | None
     return named_after(observed, time_of, object)
 
 
+def _folded(estimator: Estimator, form: Form) -> Callable[[Any, Any, int | None], Marked]:
+    """Return a fold of a watermark strategy over the records of a front.
+
+    Its state is the state of the strategy and the greatest time.
+    """
+    time_of, initial = form.at, estimator.strategy.start()
+
+    def folded(state: tuple[Any, int] | None, record: Any, wall: int | None) -> Marked:
+        own, greatest = (initial, MIN) if state is None else state
+        found, said = estimator.observe(Estimate(own, MIN, greatest), record, time_of(record), wall)
+        # By the wall clock the greatest time is not looked at.
+        return Marked((found.state, greatest if wall is not None else found.greatest), said, not found.ahead)
+
+    return named_after(folded, time_of, object)
+
+
+def _arrived(declared: Any) -> Callable[[Any, int], tuple[int, int, Any]]:
+    """Return the function that stamps records with the times at which they came."""
+
+    def arrived(record: Any, time: int) -> tuple[int, int, Any]:
+        return (VALUE, time, record)
+
+    arrived.__annotations__ = {} if declared is object else {"return": stamp_type(declared)}
+    return arrived
+
+
 def _refused(vertex: Vertex, what: str, hint: str) -> GraphError:
     return GraphError(f"event_time after {vertex.name!r}: {what}", hint=hint, vertex=vertex.name)
 
 
 @all_shown_at_caller
 class Timed(Stream[T]):
-    """A stream with event time. What comes of an item has the item's time.
+    """A stream with event time. An item derived from another has its time.
 
     It is a stream of its values everywhere else: at sinks, in states, and merged with a stream that has no times.
     """
@@ -277,7 +359,7 @@ class Timed(Stream[T]):
         return self._next(self._bare().rebalance())
 
     def branch(self, *predicates: Callable[[T], object], name: str | None = None) -> tuple[Timed[T], ...]:
-        """Return one stream for each predicate, and one for the rest, as `Stream.branch` does."""
+        """Return a stream per predicate, and one for the rest, as `Stream.branch` does."""
         ways = super().branch(*predicates, name=name)
         return tuple(way for way in ways if isinstance(way, Timed))
 
@@ -291,12 +373,19 @@ class Timed(Stream[T]):
     @overload
     def merge(self, *others: Stream[Any], name: str | None = None) -> Stream[Any]: ...
     def merge(self, *others: Stream[Any], name: str | None = None) -> Stream[Any]:
-        """Merge streams as `Stream.merge` does; the watermark of the result is the least of theirs.
+        """Merge streams as `Stream.merge` does.
 
-        With a stream without times the result has none.
+        The watermark of the result is the least of theirs. With a stream without times the result has none.
         """
         timed = [other for other in others if isinstance(other, Timed)]
         if len(timed) < len(others):
+            if any(stream._retracts for stream in (self, *timed)):
+                raise GraphError(
+                    f"merge after {self._vertex.name!r}: retractions come to it, and nothing would tell them from "
+                    "other items where some have no times",
+                    hint="Use panes='accumulating' or 'discarding' before it; or give all streams event time.",
+                    vertex=self._vertex.name,
+                )
             return self._plain().merge(*others, name=name)
         called = self._flow._name(name, "merge")
         made = self._stamped()._bare().merge(*(other._stamped()._bare() for other in timed), name=called)
@@ -322,15 +411,26 @@ class Timed(Stream[T]):
         return self._next(made, STAMPED, declared[0])
 
     def apply(self, kind: type[Vertex], *, name: str | None = None, type: Any = object, **settings: Any) -> Stream[Any]:
-        """Apply an operation that has no method here to the values, as `Stream.apply` does."""
+        """Apply an operation without a method here to the values, as `Stream.apply` does."""
         return self._plain().apply(kind, name=name, type=type, **settings)
 
+    def sink(self, name: str, *, retractions: bool = False) -> None:
+        """End the stream in a sink, as `Stream.sink` does.
+
+        Args:
+            name: The name of the sink.
+            retractions: Whether those who read the output look for panes that take earlier ones back
+                (`Pane.retraction`). Otherwise a job is refused in which such panes come to a sink, unless its driver
+                keeps them apart.
+        """
+        self._flow._add(Sink(name, type=self._type, retracts=self._retracts and not retractions), self._placed())
+
     def label(self, name: str) -> Stream[T]:
-        """Label each item, as `Stream.label` does; what comes of it has no times."""
+        """Label each item, as `Stream.label` does; the results have no times."""
         return self._plain().label(name)
 
     def gather(self, label: str, *, name: str | None = None) -> Stream[Gathered[Any, T]]:
-        """Return what has come of each labelled item, as `Stream.gather` does, without times."""
+        """Return the results of each labelled item, without times; see `Stream.gather`."""
         return self._plain().gather(label, name=name)
 
     def window(self, *windows: object, **settings: object) -> Any:
@@ -361,7 +461,10 @@ class Timed(Stream[T]):
     def key_by(
         self, key: Callable[[T], K], *, place: Callable[[K], Any] | None = None, label: str | None = None
     ) -> KeyedStream[K, T]:
-        """Give each item a key, as `Stream.key_by` does; with a label the items have no times."""
+        """Give each item a key, as `Stream.key_by` does.
+
+        With a label the items have no times.
+        """
         if label is None:
             return TimedKeyed(self, key, place)
         return self._plain().key_by(key, place=place, label=label)
@@ -416,9 +519,9 @@ class TimedKeyed(KeyedStream[K, T]):
 
         Args:
             windows: Which windows an item is in, such as `w.fixed(minutes=1)`.
-            lateness: How long behind its end a window still takes items.
-            emit: When a window gives a pane: once, when it takes no more items (`final`), with each item (`updates`),
-                or as a trigger says.
+            lateness: Time after its end for which a window still accepts items.
+            emit: Time at which a window emits a pane: once, when it accepts no more items (`final`), with each item
+                (`updates`), or by a trigger.
             panes: Contents of a pane, needed where a window may give several: all of the window (`accumulating`), what
                 is new (`discarding`), or all, with the pane before it taken back (`retracting`).
             time: The time of a pane: the last instant of its window, or that of its first or last item.
@@ -447,7 +550,7 @@ class TimedKeyed(KeyedStream[K, T]):
         return Windowed(self, made)
 
     def process(self, function: type[StatefulFn[K, T, U]], *, name: str | None = None) -> Told[U, T]:
-        """Apply a function with cells and timers to the items of each key, in the order of the stream.
+        """Apply a function with cells and timers to the items of each key, in order.
 
         Args:
             function: A class with `on_element`, and `on_…` for each of its timers.
@@ -468,22 +571,104 @@ class TimedKeyed(KeyedStream[K, T]):
         return self._processed("distinct", name, joins.distinct(micros), self._timed._type, micros)
 
     def inactive(self, *, after: timedelta, name: str | None = None) -> Told[tuple[K, T], T]:
-        """Return each key with its last item, once nothing has come of it for a time."""
+        """Return each key with its last item, once the key has had no item for a time."""
         micros = self._micros("inactive", "after", after)
         return self._processed("inactive", name, joins.inactive(micros), tuple, micros)
 
     def as_of(
         self, other: TimedKeyed[K, U], *, keep: timedelta, name: str | None = None
     ) -> Told[tuple[T, U | None], tuple[int, T | U]]:
-        """Return each item with the last one of the other stream that is not later, or None.
+        """Return each item with the last one of `other` that is not later, or None.
 
         Args:
             other: The other stream, by the same key.
-            keep: How old that one may be.
+            keep: Maximum age of that one.
             name: The name of the operation.
         """
         micros = self._micros("as_of", "keep", keep)
         return self._with("as_of", other)._processed("as_of", name, joins.as_of(micros), tuple, _SECONDS)
+
+    @overload
+    def with_side(
+        self, side: Panes[Any, V, Any], *, form: Literal["single"] = "single", name: str | None = None
+    ) -> Told[tuple[T, V | None], T]: ...
+    @overload
+    def with_side(
+        self, side: Panes[Any, V, Any], *, form: Literal["single"] = "single", default: V, name: str | None = None
+    ) -> Told[tuple[T, V], T]: ...
+    @overload
+    def with_side(
+        self, side: Panes[Any, V, Any], *, form: Literal["list"], name: str | None = None
+    ) -> Told[tuple[T, list[V]], T]: ...
+    @overload
+    def with_side(
+        self, side: Panes[A, V, Any], *, form: Literal["dict"], name: str | None = None
+    ) -> Told[tuple[T, dict[A, V]], T]: ...
+    def with_side(
+        self, side: Panes[Any, Any, Any], *, form: SideForm = "single", default: Any = None, name: str | None = None
+    ) -> Told[Any, T]:
+        """Return each item with the values of the side's panes in the window of its time.
+
+        An item waits until that window has had a pane, or until the watermark says that it will have none; for a list
+        or a dict until the window is over, unless there are panes before. A pane takes the place of the one before it
+        of its key and window; with `panes="discarding"` it is put behind it.
+
+        Args:
+            side: The panes. All keys see all of them.
+            form: Form of the values beside an item: the only value (`single`), a list of those of all keys (`list`), or
+                a dict by key (`dict`).
+            default: The value of a window that has none, for `single`.
+            name: The name of the operation.
+        """
+        timed = self._timed
+        vertex = timed._vertex
+        if not isinstance(side, Panes):
+            raise GraphError(
+                f"with_side after {vertex.name!r} takes panes, not {side!r:.80}",
+                hint="Give it what a verb of windows returns, as it is: …window(w.fixed(minutes=1)).count().",
+                vertex=vertex.name,
+            )
+        if form not in ("single", "list", "dict"):
+            raise GraphError(
+                f"with_side after {vertex.name!r}: form={form!r} is none",
+                hint="Say 'single', 'list' or 'dict'.",
+                vertex=vertex.name,
+            )
+        if default is not None and form != "single":
+            raise GraphError(
+                f"with_side after {vertex.name!r}: a {form} of nothing is empty, and default= is for a single value",
+                hint="Leave it out.",
+                vertex=vertex.name,
+            )
+        if timed._retracts:
+            raise _takes_none_back("with_side", vertex)
+        strategy = side._strategy
+        if strategy.windows.merging or isinstance(strategy.windows, Same):
+            raise GraphError(
+                f"with_side after {vertex.name!r}: in {strategy.windows} nothing says which window an item looks at",
+                hint="Give the side fixed, sliding, calendar or whole windows, and not per_window().",
+                vertex=vertex.name,
+            )
+        whole = form != "single" and not strategy.trigger.early()
+        mode: Mode = strategy.panes if strategy.several else "accumulating"
+        shape: Shape = "singleton" if form == "single" else form
+        called = timed._flow._name(name, "with_side")
+        items = timed.map(to_shard(self._key), name=f"{called}.items")
+        panes = side.flat_map(to_all_shards, name=f"{called}.panes")
+        both = Timed.merge(items, panes, name=f"{called}.both").key_by(shard_of)
+        for origin in both._timed._origins:
+            origin.feed(*_sizes(strategy.windows))
+        told = (
+            both._with_times()
+            ._bare()
+            .apply(
+                Sided,
+                name=called,
+                side=Side(strategy.windows, shape, mode, default, whole),
+                lateness=strategy.lateness,
+            )
+        )
+        return Told(told, both._timed._origins, tuple, timed._type)
 
     @overload
     def join(
@@ -512,8 +697,8 @@ class TimedKeyed(KeyedStream[K, T]):
 
         Args:
             other: The other stream, by the same key.
-            before: How much earlier the other item may be.
-            after: How much later it may be.
+            before: Maximum distance of an earlier other item.
+            after: Maximum distance of a later one.
             how: Whether an item without another comes with None: none (`inner`), one of this stream (`left`), or one of
                 either (`outer`).
             name: The name of the operation.
@@ -527,11 +712,7 @@ class TimedKeyed(KeyedStream[K, T]):
     ) -> Told[Any, Any]:
         timed = self._timed
         if timed._retracts:
-            raise GraphError(
-                f"{word} after {timed._vertex.name!r}: retractions come to it, and it takes none back",
-                hint="Use panes='accumulating' or 'discarding' before it.",
-                vertex=timed._vertex.name,
-            )
+            raise _takes_none_back(word, timed._vertex)
         try:
             made = Function(function)
         except GraphError as error:
@@ -594,6 +775,14 @@ def _on_the_right(value: Any) -> tuple[int, Any]:
     return (RIGHT, value)
 
 
+def _takes_none_back(word: str, vertex: Vertex) -> GraphError:
+    return GraphError(
+        f"{word} after {vertex.name!r}: retractions come to it, and it takes none back",
+        hint="Use panes='accumulating' or 'discarding' before it.",
+        vertex=vertex.name,
+    )
+
+
 def _named(word: str, vertex: Vertex, error: GraphError) -> GraphError:
     """Return an error that names the vertex behind which the mistake is."""
     return GraphError(f"{word} after {vertex.name!r}: {error.what}", hint=error.hint, vertex=vertex.name)
@@ -606,6 +795,16 @@ class Windowed(Generic[K, T]):
     def __init__(self, keyed: TimedKeyed[K, T], strategy: Strategy) -> None:
         self._keyed = keyed
         self._strategy = strategy
+        vertex = keyed._timed._vertex
+        error = GraphError(
+            f"window after {vertex.name!r}: nothing is made of the items in the windows {strategy.windows}",
+            hint="Say what a pane holds, such as .count() or .collect(); or leave the windows out.",
+            vertex=vertex.name,
+        )
+        keyed._timed._flow._expect(self, error)
+
+    def _finished(self) -> None:
+        self._keyed._timed._flow._finish(self)
 
     def __repr__(self) -> str:
         return f"<Windowed {self._strategy}>"
@@ -616,19 +815,19 @@ class Windowed(Generic[K, T]):
 
     def sum(self, of: Callable[[T], V], *, name: str | None = None) -> Panes[K, V, T]:
         """Return the sum of what `of` makes of each item."""
-        return self._grouped("sum", name, agg.sum(of), returned(of), of)
+        return self._grouped("sum", name, Sum(of), returned(of), of)
 
     def mean(self, of: Callable[[T], V], *, name: str | None = None) -> Panes[K, V, T]:
         """Return the mean of what `of` makes of each item."""
-        return self._grouped("mean", name, agg.mean(of), object, of)
+        return self._grouped("mean", name, Mean(of), object, of)
 
     def min(self, of: Callable[[T], V], *, name: str | None = None) -> Panes[K, V, T]:
         """Return the least of what `of` makes of each item."""
-        return self._grouped("min", name, agg.min(of), returned(of), of)
+        return self._grouped("min", name, Extreme(of, min), returned(of), of)
 
     def max(self, of: Callable[[T], V], *, name: str | None = None) -> Panes[K, V, T]:
         """Return the greatest of what `of` makes of each item."""
-        return self._grouped("max", name, agg.max(of), returned(of), of)
+        return self._grouped("max", name, Extreme(of, max), returned(of), of)
 
     def top(self, n: int, by: Callable[[T], Any], *, name: str | None = None) -> Panes[K, list[T], T]:
         """Return the `n` items of which `by` makes most, the first one first."""
@@ -656,7 +855,7 @@ class Windowed(Generic[K, T]):
 
     def reduce(self, function: Callable[[T, T], T], *, name: str | None = None) -> Panes[K, T, T]:
         """Return the items of each window reduced, two to one."""
-        return self._grouped("reduce", name, agg.reduce(function), self._keyed._timed._type, function)
+        return self._grouped("reduce", name, Reduce(function), self._keyed._timed._type, function)
 
     def aggregate(self, *, name: str | None = None, **aggregates: Aggregate) -> Panes[K, dict[str, Any], T]:
         """Return several aggregates of the same items, each under its name."""
@@ -707,6 +906,8 @@ class Windowed(Generic[K, T]):
                 hint="Give window the same words on both sides.",
                 vertex=vertex.name,
             )
+        self._finished()
+        other._finished()
         return Windowed(self._keyed._with(word, other._keyed), self._strategy)
 
     def _checked(self, word: str, make: Callable[[], Aggregate]) -> Aggregate:
@@ -726,6 +927,7 @@ class Windowed(Generic[K, T]):
         except GraphError as error:
             raise _named(word, timed._vertex, error) from None
         grouping = Grouping(self._strategy, aggregate)
+        self._finished()
         made = (
             self._keyed._with_times()
             ._bare()
@@ -741,7 +943,7 @@ class Windowed(Generic[K, T]):
 
 @all_shown_at_caller
 class Told(Timed[U], Generic[U, E]):
-    """What comes of an operation on event time, and of which items it tells beside that."""
+    """Result of an operation on event time, and the items that it reports separately."""
 
     def __init__(
         self,
@@ -760,12 +962,12 @@ class Told(Timed[U], Generic[U, E]):
 
     @property
     def late(self) -> Stream[E]:
-        """The items that came behind the watermark, and were taken."""
+        """Return the items that came behind the watermark, and were taken."""
         return self._beside("late", is_late, self._elements)
 
     @property
     def dropped(self) -> Stream[Dropped[E]]:
-        """The items that were not taken, each with the reason."""
+        """Return the items that were not taken, each with the reason."""
         return self._beside("dropped", is_dropped, Dropped)
 
     def _beside(self, word: str, is_it: Callable[[Any], bool], declared: Any) -> Stream[Any]:
@@ -788,7 +990,7 @@ class Panes(Told[Pane[K, V], E], Generic[K, V, E]):
         return self.map(_value, name=self._flow._name(None, "values"))
 
     def per_window(self) -> Windowed[Window, Pane[K, V]]:
-        """Group the panes of the same windows again, by window, as early and as late as they come."""
+        """Group the panes again by window, as early and as late as they come."""
         return Windowed(self.key_by(_window), self._strategy.again())
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, ClassVar
 
 from flamecore.abc.operator import Work
@@ -14,9 +15,12 @@ from flamestream_windows.engine.grouping import Grouping
 from flamestream_windows.engine.values import Record
 from flamestream_windows.flows.stamps import Form
 from flamestream_windows.flows.work import FunctionWork, GroupingWork
+from flamestream_windows.model.aggregates import Aggregate, Named
 from flamestream_windows.model.panes import Dropped, Pane
 from flamestream_windows.model.triggers import walk
 from flamestream_windows.model.windows import Same
+
+Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 @dataclass(eq=False, slots=True, repr=False)
@@ -25,16 +29,27 @@ class Grouped(Ordered):
 
     Attributes:
         grouping: The strategy and the aggregate.
-        times: How payloads tell their times.
+        times: Location of the times in payloads.
+        watch: Takes the work, and returns it as it is to be done; None: as it is. For pictures.
     """
 
     kind: ClassVar[str] = "window"
 
     grouping: Grouping = field(kw_only=True)
     times: Form = field(kw_only=True)
+    watch: Callable[[GroupingWork], Work] | None = field(default=None, kw_only=True)
+
+    def shown(self, payload: object) -> object:
+        return self.times.shown(payload)
 
     def work(self) -> Work:
-        return GroupingWork(self.grouping, self.times, isinstance(self.grouping.strategy.windows, Same))
+        work = GroupingWork(self.grouping, self.times, isinstance(self.grouping.strategy.windows, Same))
+        return work if self.watch is None else self.watch(work)
+
+    def wrapped(self, wrap: Wrap) -> Grouped:
+        made = copy.copy(self)
+        made.grouping = replace(self.grouping, aggregate=wrapped_in(self.grouping.aggregate, wrap))
+        return made
 
     @property
     def types(self) -> tuple[Any, ...]:
@@ -65,13 +80,16 @@ class Stateful(Ordered):
 
     Attributes:
         function: The function, its windows and lateness.
-        times: How payloads tell their times.
+        times: Location of the times in payloads.
     """
 
     kind: ClassVar[str] = "process"
 
     function: Function = field(kw_only=True)
     times: Form = field(kw_only=True)
+
+    def shown(self, payload: object) -> object:
+        return self.times.shown(payload)
 
     def work(self) -> Work:
         return FunctionWork(self.function, self.times)
@@ -106,15 +124,39 @@ def stateful(function: Function) -> type[Stateful]:
 
 
 def described(aggregate: Any) -> str:
-    """Return an aggregate as text, without its functions: the parts on which stored state depends."""
+    """Return an aggregate as text, without its functions.
+
+    The text has the parts on which stored state depends.
+    """
     parts = getattr(aggregate, "parts", None)
     if parts is None:
         return type(aggregate).__name__.lower()
     return ", ".join(f"{name}={described(part)}" for name, part in parts)
 
 
+def wrapped_in(aggregate: Aggregate, wrap: Wrap) -> Aggregate:
+    """Return a copy of an aggregate with its functions wrapped.
+
+    An aggregate of the user's own has its methods wrapped.
+    """
+    if isinstance(aggregate, Named):
+        return Named(tuple((name, wrapped_in(part, wrap)) for name, part in aggregate.parts))
+    made = copy.copy(aggregate)
+    if type(aggregate).__module__ == Aggregate.__module__:
+        values: Any = aggregate
+        functions = [each.name for each in fields(values) if callable(getattr(aggregate, each.name))]
+    else:
+        functions = ["add", "remove", "merge", "result"]
+    for name in functions:
+        object.__setattr__(made, name, wrap(getattr(aggregate, name)))  # also of a frozen dataclass
+    return made
+
+
 def types_in(value: Any) -> Iterator[Any]:
-    """Yield the types that an aggregate or a window function names: of initial values, and of results of functions."""
+    """Yield the types that an aggregate or a window function names.
+
+    They are those of initial values and of the results of functions.
+    """
     if not is_dataclass(value):
         return
     for each in fields(value):

@@ -1,4 +1,4 @@
-"""The work of ordered operations on event time: steps of the engine, by key, in the order of the core.
+"""Work of ordered operations on event time: engine steps by key, in core order.
 
 What a watermark makes due comes in the order in which it was due: by the watermark that it waited for, then by the
 start of its window, then by key. A step of the engine does all of a key at once, so what is due behind other keys waits
@@ -10,21 +10,25 @@ Processing time is the global time of what is worked on.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
-from flamecore.abc.operator import Stretch, Work
-from flamecore.model.ordered import KEPT, Now, Outcome, Timer
+from flamecore.abc.operator import Work
+from flamecore.model.ordered import Now, Outcome, Timer
 from flamestream_windows.engine import values
 from flamestream_windows.engine.functions import FnRecord, Function
 from flamestream_windows.engine.grouping import Grouping
-from flamestream_windows.engine.short import is_updates
-from flamestream_windows.engine.stretches import Taken, stretches
+from flamestream_windows.engine.short import is_sessions
 from flamestream_windows.engine.values import Clock, Drop, Element, Emit, Firing, Late, Moment, Record, Watermark
+from flamestream_windows.flows.cells import group_cells
+from flamestream_windows.flows.sessions import SessionRuns
+from flamestream_windows.flows.slim import alike
 from flamestream_windows.flows.stamps import DROPPED, LATE, RETRACTION, VALUE, Form
-from flamestream_windows.model.panes import Dropped, Pane, Timing, made_pane
+from flamestream_windows.model.panes import Dropped, Pane, Timing
 from flamestream_windows.model.times import MAX, MIN
-from flamestream_windows.model.windows import GLOBAL, Sliding, Window
+from flamestream_windows.model.windows import GLOBAL
 
 Stamp = tuple[int, int, Any]
 Turn = tuple[int, int]
@@ -51,7 +55,7 @@ class TimedWork(Work):
 
     Args:
         step: The grouping or function.
-        form: How payloads tell their times.
+        form: Location of the times in payloads.
         keeps_windows: Whether elements are panes that stay in their windows.
     """
 
@@ -63,6 +67,10 @@ class TimedWork(Work):
         self._at, self._value, self._kind = form
         self._keeps_windows = keeps_windows
 
+    def timed(self, payload: Any) -> tuple[int, Any]:
+        """Return the time and the value of a payload."""
+        return self._at(payload), payload if self._value is None else self._value(payload)
+
     def process(self, key: Any, state: Any, payload: Any, now: Now) -> Outcome:
         value = payload if self._value is None else self._value(payload)
         retraction = self._kind is not None and self._kind(payload) == RETRACTION
@@ -71,6 +79,11 @@ class TimedWork(Work):
         record = self._nothing if state is None else self._spelled(state)
         element = Element(value, self._at(payload), windows, retraction)
         record, outputs = self._step.step(record, element, moment, key)
+        for output in outputs:
+            if type(output) is Late:
+                self.late += 1
+            elif type(output) is Drop:
+                self.dropped += 1
         return self._outcome(record, moment, [_stamp(key, output) for output in outputs])
 
     def on_time(self, key: Any, state: Any, timer: Timer, now: Now) -> Outcome:
@@ -88,9 +101,9 @@ class TimedWork(Work):
             record, outputs = self._step.step(state, Watermark(to), before, key)
             turns = [self._turn(state, output, before) for output in outputs]
             waiting = [(turn, _stamp(key, output)) for turn, output in zip(turns, outputs, strict=True)]
-        turn = (timer.time, timer.tag)
-        due = [stamp for its, stamp in waiting if its <= turn]
-        return self._outcome(record, moment, due, tuple([each for each in waiting if each[0] > turn]))
+            waiting.sort(key=itemgetter(0))
+        count = bisect_right(waiting, (timer.time, timer.tag), key=itemgetter(0))
+        return self._outcome(record, moment, [stamp for _, stamp in waiting[:count]], tuple(waiting[count:]))
 
     def _outcome(
         self, record: Any, moment: Moment, outputs: Sequence[Stamp], waiting: tuple[tuple[Turn, Stamp], ...] = ()
@@ -99,7 +112,7 @@ class TimedWork(Work):
             return Outcome(None, outputs)
         timers = [Timer(*turn, True) for turn in self._turns(record, moment)]
         timers += [Timer(*turn) for turn in self._ticks(record, moment)]
-        timers += [Timer(*turn, True) for turn in dict.fromkeys(turn for turn, _ in waiting)]
+        timers += [Timer(*turn, True) for turn, _ in waiting[:1]]  # then comes the next
         stored = Waiting(record, waiting) if waiting else self._stored(record)
         return Outcome(stored, outputs, timers, self._step.hold(record))
 
@@ -125,7 +138,7 @@ class TimedWork(Work):
 
     @abstractmethod
     def _tick(self, record: Any, timer: Timer, moment: Moment, key: Any) -> tuple[Any, list[values.Output]]:
-        """Return the record after a processing time that it has waited for, and what comes of it."""
+        """Return the record after a processing time that it waited for, and the outputs."""
 
 
 class GroupingWork(TimedWork):
@@ -135,63 +148,18 @@ class GroupingWork(TimedWork):
 
     def __init__(self, step: Grouping, form: Form, keeps_windows: bool = False) -> None:
         super().__init__(step, form, keeps_windows)
-        # Of windows that do not overlap most items only go into one that is open, and change no timer and no hold.
-        self._apart = not isinstance(step.strategy.windows, Sliding)
-        self._each = is_updates(step.strategy)
-        self._keeps = step.strategy.panes != "discarding"
-        self._add, self._result, self._create = step.aggregate.add, step.aggregate.result, step.aggregate.create
-        self._form = form
-        self._stretches = None if keeps_windows else stretches(step)
-        if self._stretches is not None:
-            self.process_run, self.on_time_run = self._run, self._end
-
-    def process(self, key: Any, state: Any, payload: Any, now: Now) -> Outcome:
-        if type(state) is tuple and self._apart and (self._kind is None or self._kind(payload) == VALUE):
-            at = self._at(payload)
-            for place in range(len(state) - 4, -1, -4):
-                if not state[place] <= at < state[place + 1]:
-                    continue
-                if at < now.watermark:
-                    break
-                start, end, accumulator, number = state[place : place + 4]
-                accumulator = self._add(accumulator, payload if self._value is None else self._value(payload))
-                outputs: tuple[Stamp, ...] = ()
-                if self._each:
-                    pane = made_pane(key, self._result(accumulator), Window(start, end), Timing.EARLY, number, False)
-                    outputs = ((VALUE, end - 1, pane),)
-                    if not self._keeps:
-                        accumulator = self._create()
-                slim = (*state[:place], start, end, accumulator, number + 1, *state[place + 4 :])
-                return Outcome(slim, outputs, KEPT)
-        return super().process(key, state, payload, now)
-
-    def _run(
-        self, keys: Sequence[Any], payloads: Sequence[Any], watermark: int, records: Mapping[Any, Any]
-    ) -> Stretch | Sequence[int]:
-        if self._kind is not None and any(kinds := [*map(self._kind, payloads)]):
-            return [place for place, kind in enumerate(kinds) if kind != VALUE]
-        assert self._stretches is not None
-        values = payloads if self._value is None else [*map(self._value, payloads)]
-        found = self._stretches.take(keys, self._form.times(payloads), values, watermark, records)
-        if not isinstance(found, Taken):
-            return found
-        return Stretch(found.kept, found.changed, [*map(_paned, found.panes)], 1)
-
-    def _end(
-        self, keys: Sequence[Any], timer: Timer, now: Now, records: Mapping[Any, Any]
-    ) -> list[tuple[Any, Sequence[Stamp]] | None]:
-        assert self._stretches is not None
-        ended = self._stretches.end(keys, timer.time, timer.tag, _engine(now.watermark), records)
-        return [
-            found if found is None else (found[0], () if (pane := found[1]) is None else (_paned(pane),))
-            for found in ended
-        ]
+        self._alike = None if keeps_windows else alike(step)
+        if self._alike is not None:
+            self.cells = group_cells(step, form)
+            if is_sessions(step.strategy):
+                runs = SessionRuns(step, form)
+                self.process_run, self.on_time_run, self.stored, self.least = runs.take, runs.end, runs.exact, 1
 
     def _stored(self, record: Record) -> Any:
-        return record if self._stretches is None else self._stretches.slim(record)
+        return record if self._alike is None else self._alike.slim(record)
 
     def _spelled(self, state: Any) -> Any:
-        return state if self._stretches is None or type(state) is not tuple else self._stretches.spelled(state)
+        return state if self._alike is None or type(state) is not tuple else self._alike.spelled(state)
 
     def _turns(self, record: Record, moment: Moment) -> Iterator[Turn]:
         for cell in record.open:
@@ -243,11 +211,6 @@ class FunctionWork(TimedWork):
 def _engine(watermark: int) -> int:
     """Return a watermark of the core as one of the engine, whose bounds are narrower."""
     return max(MIN, min(watermark, MAX))
-
-
-def _paned(pane: Pane[Any, Any]) -> Stamp:
-    """Return the payload of a pane whose time is the end of its window."""
-    return (VALUE, pane.window[1] - 1, pane)
 
 
 def _stamp(key: Any, output: values.Output) -> Stamp:

@@ -26,7 +26,7 @@ class Aggregate(ABC):
 
     @property
     def mergeable(self) -> bool:
-        """Whether accumulators can be joined, as windows that merge need it."""
+        """Return whether accumulators can be merged, as merging windows require."""
         return True
 
     @abstractmethod
@@ -254,7 +254,7 @@ class Named(Aggregate):
 
     @property
     def takes_back(self) -> bool:
-        """Whether each of them is invertible."""
+        """Return whether each of them is invertible."""
         return all(invertible(part) for _, part in self.parts)
 
     def create(self) -> Any:
@@ -285,7 +285,10 @@ RIGHT: Final = 1
 
 @dataclass(frozen=True)
 class Cogroup(Aggregate):
-    """The elements of two streams. An element is a pair: `LEFT` or `RIGHT`, and its value."""
+    """Elements of two streams.
+
+    An element is a pair: `LEFT` or `RIGHT`, and its value.
+    """
 
     invertible: ClassVar[bool] = True
 

@@ -18,8 +18,10 @@ what is to last belongs into a cell.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
+from operator import itemgetter
 from typing import Any, ClassVar, Final, Generic, Literal, NamedTuple, Self, TypeVar, overload
 
 from flamecore.errors import GraphError
@@ -263,35 +265,51 @@ class OrderedListView(CellView, Generic[T]):
 
     def add(self, at: datetime | float, value: T) -> None:
         """Add a value."""
-        held, time = self._thawed(), instant(at)
-        place = len(held)
-        while place and held[place - 1][0] > time:  # mostly the last
-            place -= 1
-        held.insert(place, (time, value))
+        insort(self._thawed(), (instant(at), value), key=_TIME)
 
     def between(self, start: datetime | int, end: datetime | int) -> list[tuple[Any, T]]:
         """Return timestamps and values in `[start, end)`."""
-        first, last, show = _bound(start), _bound(end), self._scope.show
-        return [(show(at), value) for at, value in self._thawed() if first <= at < last]
+        held, first, last = self._range(start, end)
+        show = self._scope.show
+        return [(show(at), value) for at, value in held[first:last]]
+
+    def last(self, start: datetime | int, end: datetime | int) -> tuple[Any, T] | None:
+        """Return the timestamp and the value of the last one in `[start, end)`, or None."""
+        held, first, last = self._range(start, end)
+        return (self._scope.show(held[last - 1][0]), held[last - 1][1]) if first < last else None
 
     def remove(self, start: datetime | int, end: datetime | int) -> list[tuple[Any, T]]:
         """Remove those in `[start, end)`, and return them."""
         gone = self.between(start, end)
         if gone:
-            held, first, last = self._thawed(), _bound(start), _bound(end)
-            held[:] = [(at, value) for at, value in held if not first <= at < last]
+            held, first, last = self._range(start, end)
+            del held[first:last]
         return gone
 
     def update(self, start: datetime | int, end: datetime | int, function: Callable[[T], T]) -> None:
         """Replace the values in `[start, end)` by what a function makes of them."""
-        held, first, last = self._thawed(), _bound(start), _bound(end)
-        held[:] = [(at, function(value)) if first <= at < last else (at, value) for at, value in held]
+        held, first, last = self._range(start, end)
+        held[first:last] = [(at, function(value)) for at, value in held[first:last]]
+
+    def _range(self, start: datetime | int, end: datetime | int) -> tuple[list[tuple[int, T]], int, int]:
+        """Return all entries, and the places where `[start, end)` begins and ends."""
+        held = self._thawed()
+        first = bisect_left(held, _bound(start), key=_TIME)
+        return held, first, max(first, bisect_left(held, _bound(end), key=_TIME))
+
+    def first(self) -> tuple[Any, T] | None:
+        """Return the first timestamp and its value, or None."""
+        held = self._thawed()
+        return (self._scope.show(held[0][0]), held[0][1]) if held else None
 
     def __iter__(self) -> Iterator[tuple[Any, T]]:
         return iter([(self._scope.show(at), value) for at, value in self._thawed()])
 
     def __len__(self) -> int:
         return len(self._thawed())
+
+
+_TIME: Final = itemgetter(0)
 
 
 def _bound(value: datetime | int) -> int:
@@ -440,7 +458,7 @@ class StatefulFn(Generic[K, T, U]):
     """A function with state by key and window, to be subclassed.
 
     Attributes:
-        lateness: How far an element may be behind the watermark; later ones are dropped. None: any way.
+        lateness: Maximum distance of an element behind the watermark; later ones are dropped. None: no limit.
         ordered: Whether elements come in the order of time, each once the watermark has passed it. Late ones are
             dropped then.
         micros: Whether it is given timestamps as integers of microseconds, rather than as datetimes in UTC.
@@ -452,7 +470,7 @@ class StatefulFn(Generic[K, T, U]):
 
     @property
     def watermark(self) -> Any:
-        """The input watermark. It does not depend on how fast anything runs."""
+        """Return the input watermark. It does not depend on how fast anything runs."""
         scope = _scope_of(self)
         return scope.show(scope.input)
 

@@ -31,7 +31,7 @@ class Strategy:
         panes: Contents of a pane: all of the window, what is new, or all, with the pane before it taken back.
         time: The timestamp of a pane: the window's end, that of its first or last element, or the first as the windows
             shift it.
-        lateness: How long behind its end a window still takes elements, in microseconds.
+        lateness: Time after its end for which a window still accepts elements, in microseconds.
         on_time: Whether the pane on time is given though it holds nothing new.
         closing: Whether the last pane is.
         beyond: Whether a pane's time may lie behind its window.
@@ -63,7 +63,7 @@ class Strategy:
 
     @property
     def several(self) -> bool:
-        """Whether a window may give several panes."""
+        """Return whether a window may emit several panes."""
         return self.trigger.often() or (self.lateness > 0 and self.trigger != FINAL)
 
     def after(self) -> Strategy:
@@ -71,7 +71,7 @@ class Strategy:
         return replace(self, trigger=self.trigger.continuation())
 
     def again(self) -> Strategy:
-        """Return the strategy by which the panes of a grouping by this one are grouped in the same windows."""
+        """Return the strategy that groups the panes of this one in the same windows."""
         return replace(self.after(), windows=Same())
 
     def __str__(self) -> str:
@@ -91,8 +91,9 @@ def strategy(
 
     Args:
         windows: Which windows elements are in.
-        lateness: How long behind its end a window still takes elements.
-        emit: When a window gives a pane: once, when it expires (`final`), with each element (`updates`), or a trigger.
+        lateness: Time after its end for which a window still accepts elements.
+        emit: Time at which a window emits a pane: once, when it expires (`final`), with each element (`updates`), or
+            by a trigger.
         panes: Contents of a pane; needed where a window may give several.
         time: The timestamp of a pane.
 

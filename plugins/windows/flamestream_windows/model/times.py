@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal
 
+from flamecore.model.batch import extremes
+
 MIN: Final = -(2**62)
 """Before all timestamps: the watermark at the start."""
 
@@ -105,7 +107,7 @@ def _guessed(value: Any) -> int:
 
 
 def reader_of_many(unit: Unit | None) -> Callable[[list[Any]], list[int]]:
-    """Return a function that reads several timestamps, as what `reader` returns reads each."""
+    """Return a function that reads a list of timestamps, each as `reader` does."""
     read = reader(unit)
     first, last = (_PLAUSIBLE, _LAST_YEAR) if unit is None else (MIN + 1, END_OF_GLOBAL_WINDOW)
     per_s = 1_000_000 if unit is None else _PER_S[unit]
@@ -113,7 +115,8 @@ def reader_of_many(unit: Unit | None) -> Callable[[list[Any]], list[int]]:
     def read_all(values: list[Any]) -> list[int]:
         if values and {*map(type, values)} == {int}:
             micros = values if per_s == 1_000_000 else [value * 1_000_000 // per_s for value in values]
-            if first <= min(micros) and max(micros) <= last:
+            least, most = extremes(micros)
+            if first <= least and most <= last:
                 return micros
         return [*map(read, values)]
 
@@ -121,7 +124,7 @@ def reader_of_many(unit: Unit | None) -> Callable[[list[Any]], list[int]]:
 
 
 def date_of(micros: int) -> datetime:
-    """Return a timestamp as a datetime in UTC; beyond the years that there are, the nearest."""
+    """Return a timestamp as a datetime in UTC, or the nearest a datetime can hold."""
     try:
         return EPOCH + timedelta(microseconds=micros)
     except OverflowError:
@@ -139,6 +142,31 @@ def duration(value: timedelta | int, name: str = "a duration") -> int:
     if micros < 0:
         raise ValueError(f"{name} is negative: {value!r}")
     return micros
+
+
+def units_duration(call: str, units: Mapping[str, Any], name: str) -> int:
+    """Return a duration in the words of a timedelta (minutes=1) in microseconds.
+
+    Raises:
+        ValueError: It is negative.
+        TypeError: There is no such word, or no number after it.
+    """
+    try:
+        return duration(timedelta(**units), name)
+    except TypeError:
+        given = ", ".join(f"{word}={value!r}" for word, value in units.items())
+        words = "weeks, days, hours, minutes, seconds, milliseconds, microseconds"
+        raise TypeError(f"{call}({given}): {name} is numbers of {words}") from None
+
+
+def require_whole(call: str, argument: str, value: object) -> None:
+    """Refuse a number that is not whole.
+
+    Raises:
+        TypeError: It is none.
+    """
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{call}: {argument} is a whole number, not {value!r}")
 
 
 def user_duration(value: object, name: str) -> int:

@@ -47,7 +47,7 @@ class Trigger(ABC):
 
     @property
     def parts(self) -> tuple[Trigger, ...]:
-        """The triggers right below."""
+        """Return the triggers right below."""
         return ()
 
     def start(self) -> State:
@@ -112,7 +112,7 @@ class Trigger(ABC):
         return AfterEach(_flat(AfterEach, self, other))
 
     def repeat(self) -> Trigger:
-        """Return the trigger that begins anew each time that this one finishes."""
+        """Return the trigger that starts again each time that this one finishes."""
         return Repeatedly(self)
 
     def until(self, last: Trigger) -> Trigger:
@@ -279,7 +279,7 @@ class AfterWatermark(Trigger):
 
 
 def _again(trigger: Trigger, state: State, look: Look) -> State:
-    """Fire a trigger that begins anew, all of it, when it has finished."""
+    """Fire a trigger that starts again as a whole when it has finished."""
     state = trigger.fire(state, look)
     return trigger.start() if trigger.finished(state) else state
 
@@ -430,7 +430,7 @@ class AfterSynchronizedProcessingTime(Trigger):
 
 @dataclass(frozen=True)
 class Repeatedly(Trigger):
-    """Fires as another does, which begins anew when it has finished."""
+    """Fires as another does, which starts again when it has finished."""
 
     trigger: Trigger
 
@@ -658,7 +658,7 @@ class AfterEach(_Several):
 
 @dataclass(frozen=True)
 class OrFinally(Trigger):
-    """Fires as `main` does until `last` is ready, fires with that, and has then finished.
+    """Fires as `main` does until `last` is ready; fires then, and has finished.
 
     It has also finished once `main` has.
     """

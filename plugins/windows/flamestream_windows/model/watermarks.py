@@ -22,7 +22,7 @@ class WatermarkStrategy(ABC):
 
     @abstractmethod
     def observe(self, state: Any, value: Any, at: int) -> tuple[Any, int | None]:
-        """Return the state after a record, and the watermark that follows; None: as before.
+        """Return the state after a record, and the new watermark; None: as before.
 
         Args:
             state: The state before.
@@ -99,7 +99,7 @@ class Estimate(NamedTuple):
         state: State of the strategy.
         mark: The last watermark that was said.
         greatest: The greatest timestamp that counted.
-        ahead: How many timestamps were too far ahead to count.
+        ahead: Number of timestamps that were too far ahead to count.
     """
 
     state: Any
@@ -115,8 +115,8 @@ class Estimator:
     Attributes:
         strategy: The strategy.
         step: Marks are multiples of it, in microseconds.
-        max_ahead: How far ahead a timestamp may be to count, or None: of the record's global time where the clock is
-            the wall's, else of the greatest timestamp before.
+        max_ahead: Maximum distance of a timestamp that counts, ahead of a reference, or None: of the record's global
+            time where the clock is the wall's, else of the greatest timestamp before.
     """
 
     strategy: WatermarkStrategy

@@ -22,12 +22,12 @@ class Window(NamedTuple):
 
     @property
     def max_timestamp(self) -> int:
-        """The last instant that belongs to it."""
+        """Return the last instant that belongs to it."""
         return self.end - 1
 
     @property
     def start_time(self) -> datetime:
-        """The start as a datetime in UTC."""
+        """Return the start as a datetime in UTC."""
         return date_of(self.start)
 
     @property
@@ -214,7 +214,7 @@ class Calendar(WindowFn):
 
     Attributes:
         unit: The unit that is counted.
-        count: How many of them make a window, counted from 1970-01-01, or from the first `weekday` on or after it.
+        count: Number of them in a window, counted from 1970-01-01, or from the first `weekday` on or after it.
         zone: Name of the zone.
         weekday: First day of a week: 0 is Monday.
         month: First month of a year.

@@ -1,0 +1,332 @@
+"""Groupings of alike windows: the state of a key is a cell for each open window.
+
+They give what a grouping gives, and change its records as it does; elements of all keys are taken in columns. One that
+is behind the watermark goes alone.
+
+A cell is the accumulator and the number of a slim record; of what is counted, the count.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, cast
+
+from flamecore.abc.operator import Cells, Part, Turn
+from flamecore.model.batch import ascending
+from flamecore.model.ordered import Now, Timer
+from flamestream_windows.engine.grouping import Grouping
+from flamestream_windows.engine.short import is_final, is_updates
+from flamestream_windows.flows.slim import Slim
+from flamestream_windows.flows.stamps import VALUE, Form
+from flamestream_windows.model.aggregates import Count
+from flamestream_windows.model.panes import Timing, pane_maker
+from flamestream_windows.model.windows import Calendar, Fixed, Global, Sliding, Window
+
+Stamp = tuple[int, int, Any]
+Found = tuple[Sequence[Part], Sequence[Stamp]] | list[int]
+
+_NOTHING: Final[Mapping[Any, Any]] = {}
+
+
+class GroupCells(Cells):
+    """The cells of a grouping.
+
+    Args:
+        grouping: The grouping.
+        form: Location of the times in payloads.
+    """
+
+    def __init__(self, grouping: Grouping, form: Form) -> None:
+        self._form = form
+        self._aggregate = grouping.aggregate
+        self._counts = type(grouping.aggregate) is Count
+        self._strategy = strategy = grouping.strategy
+        self._windows = windows = strategy.windows
+        self._size = windows.size if isinstance(windows, (Fixed, Sliding)) else None
+
+    def take(
+        self,
+        keys: Sequence[Any],
+        payloads: Sequence[Any],
+        watermarks: Sequence[tuple[int, int]],
+        cells: Mapping[Turn, Mapping[Any, Any]],
+    ) -> Found:
+        form = self._form
+        if form.kind is not None and any(kinds := [*map(form.kind, payloads)]):
+            return [place for place, kind in enumerate(kinds) if kind != VALUE]
+        times = form.times(payloads)
+        in_order = ascending(times)
+        first, last = (times[0], times[-1]) if in_order else (min(times), max(times))
+        (_, watermark), *risen = watermarks
+        if first < watermark:
+            return [place for place, at in enumerate(times) if at < watermark]
+        for start, watermark in risen:
+            if start < len(times) and (times[start] if in_order else min(times[start:])) < watermark:
+                return []
+        values = payloads if form.value is None else [*map(form.value, payloads)]
+        around = self._windows.stretch(first)
+        if around is None:
+            return []
+        if last < around[1]:
+            return self._take_alike(keys, first, values, cells)
+        return self._take(keys, times, values, cells)
+
+    @abstractmethod
+    def _take_alike(
+        self, keys: Sequence[Any], at: int, values: Sequence[Any], cells: Mapping[Turn, Mapping[Any, Any]]
+    ) -> Found:
+        """Take elements that have the windows of a time."""
+
+    @abstractmethod
+    def _take(
+        self, keys: Sequence[Any], times: Sequence[int], values: Sequence[Any], cells: Mapping[Turn, Mapping[Any, Any]]
+    ) -> Found:
+        """Take elements."""
+
+    def _turn(self, window: Window) -> Turn:
+        return (self._strategy.expiry(window) + 1, window[0])
+
+    def _window(self, start: int) -> Window:
+        if self._size is not None:
+            return Window(start, start + self._size)
+        window = self._windows.stretch(start)
+        assert window is not None
+        return window
+
+    # -- records ---------------------------------------------------------------------------------------------------
+
+    def joined(self, cells: Sequence[tuple[Turn, Any]]) -> Slim:
+        found: list[Any] = []
+        for (_, start), cell in cells:
+            found += self._window(start)
+            found += self._spread(cell)
+        return tuple(found)
+
+    def parted(self, state: Any, turns: Sequence[Turn]) -> Sequence[Any] | None:
+        if type(state) is not tuple or len(state) != 4 * len(turns):
+            return None
+        found: dict[int, Any] = {}
+        for at in range(0, len(state), 4):
+            start, end, accumulator, number = state[at : at + 4]
+            found[start] = self._gathered(Window(start, end), accumulator, number)
+        cells = [found.get(start) for _, start in turns]
+        return None if None in cells or not all(map(self._is_turn, turns)) else cells
+
+    def _is_turn(self, turn: Turn) -> bool:
+        """Return whether the window of a turn waits for it."""
+        return turn == self._turn(self._window(turn[1]))
+
+    def _spread(self, cell: Any) -> tuple[Any, int]:
+        """Return the accumulator and the number of a cell."""
+        return cell  # type: ignore[no-any-return]
+
+    def _gathered(self, window: Window, accumulator: Any, number: int) -> Any:
+        """Return the cell of a window, an accumulator and a number; None: there is none."""
+        return (accumulator, number) if window == self._window(window[0]) else None
+
+
+class FinalCells(GroupCells):
+    """Cells of windows that give one pane, when they expire."""
+
+    def _take_alike(
+        self, keys: Sequence[Any], at: int, values: Sequence[Any], cells: Mapping[Turn, Mapping[Any, Any]]
+    ) -> Found:
+        turns = self._turns(at)
+        if not turns:
+            return []
+        if self._counts and len(turns) == 1:
+            return [_counted(turns[0], keys)], ()
+        new: dict[Turn, dict[Any, Any]] = {}
+        self._add(new, turns, keys, values, cells)
+        return [_replaced(turn, found) for turn, found in new.items()], ()
+
+    def _take(
+        self, keys: Sequence[Any], times: Sequence[int], values: Sequence[Any], cells: Mapping[Turn, Mapping[Any, Any]]
+    ) -> Found:
+        # What is counted, or is in one window only, need not be added in its order among what is in others.
+        several: list[tuple[int, list[Any], list[Any]]] = []
+        known: dict[int, tuple[int, list[Any], list[Any]]] = {}
+        in_order = not self._counts and isinstance(self._windows, Sliding)
+        stretch = self._windows.stretch
+        start = end = 0
+        for key, at, value in zip(keys, times, values, strict=True):
+            if not start <= at < end:
+                around = stretch(at)
+                if around is None:
+                    return []
+                start, end = around
+                if in_order or start not in known:
+                    known[start] = (at, [], [])
+                    several.append(known[start])
+                _, some, those = known[start]
+            some.append(key)
+            those.append(value)
+        new: dict[Turn, dict[Any, Any]] = {}
+        parts: list[Part] = []
+        for at, some, those in several:
+            turns = self._turns(at)
+            if not turns:
+                return []
+            if self._counts and len(turns) == 1 and not isinstance(self._windows, Sliding):
+                parts.append(_counted(turns[0], some))
+            else:
+                self._add(new, turns, some, those, cells)
+        return [*parts, *[_replaced(turn, found) for turn, found in new.items()]], ()
+
+    def _add(
+        self,
+        new: dict[Turn, dict[Any, Any]],
+        turns: Iterable[Turn],
+        keys: Sequence[Any],
+        values: Sequence[Any],
+        cells: Mapping[Turn, Mapping[Any, Any]],
+    ) -> None:
+        """Add elements of the same windows to new cells, in their order."""
+        if self._counts:
+            counts = Counter(keys)
+            for turn in turns:
+                before, after = cells.get(turn, _NOTHING), new.get(turn)
+                if after is None:
+                    new[turn] = {key: before.get(key, 0) + number for key, number in counts.items()}
+                    continue
+                for key, number in counts.items():
+                    after[key] = (after.get(key) or before.get(key, 0)) + number
+            return
+        create, add = self._aggregate.create, self._aggregate.add_all
+        several: dict[Any, list[Any]] = {}
+        for key, value in zip(keys, values, strict=True):
+            those = several.get(key)
+            if those is None:
+                several[key] = [value]
+            else:
+                those.append(value)
+        for turn in turns:
+            before = cells.get(turn, _NOTHING)
+            after = new.setdefault(turn, {})
+            for key, those in several.items():
+                found = after.get(key) or before.get(key)
+                if found is None:
+                    after[key] = (add(create(), those), len(those))
+                else:
+                    after[key] = (add(found[0], those), found[1] + len(those))
+
+    def _turns(self, at: int) -> list[Turn]:
+        """Return the turns of the windows of a time."""
+        windows = self._windows
+        if isinstance(windows, Sliding):
+            return [self._turn(window) for window in windows.assign(at, None, ())]
+        return [self._turn(self._window(at))] if self._size is None else [self._turn(windows.stretch(at))]  # type: ignore
+
+    def end(self, keys: Sequence[Any], cells: Mapping[Any, Any], timer: Timer, now: Now) -> list[Stamp]:
+        window = self._window(timer.tag)
+        made, at = pane_maker(window, Timing.ON_TIME, last=True), window[1] - 1
+        if self._counts:
+            return [(VALUE, at, made(key, cells[key], 0)) for key in keys]
+        result = self._aggregate.result
+        return [(VALUE, at, made(key, result(cells[key][0]), 0)) for key in keys]
+
+    def hold(self, turn: Turn) -> int:
+        return self._window(turn[1])[1] - 1
+
+    def _spread(self, cell: Any) -> tuple[Any, int]:
+        return (cell, cell) if self._counts else cell
+
+    def _gathered(self, window: Window, accumulator: Any, number: int) -> Any:
+        if self._counts and accumulator != number:
+            return None
+        cell = super()._gathered(window, accumulator, number)
+        return cell[0] if cell is not None and self._counts else cell
+
+
+class UpdateCells(GroupCells):
+    """Cells of windows that give a pane with each element.
+
+    An element is in one window.
+    """
+
+    def __init__(self, grouping: Grouping, form: Form) -> None:
+        super().__init__(grouping, form)
+        self._keeps = self._strategy.panes == "accumulating"
+
+    def _take_alike(
+        self, keys: Sequence[Any], at: int, values: Sequence[Any], cells: Mapping[Turn, Mapping[Any, Any]]
+    ) -> Found:
+        return self._take(keys, (at,) * len(keys), values, cells)
+
+    def _take(
+        self, keys: Sequence[Any], times: Sequence[int], values: Sequence[Any], cells: Mapping[Turn, Mapping[Any, Any]]
+    ) -> Found:
+        create, add, result = self._aggregate.create, self._aggregate.add, self._aggregate.result
+        keeps, stretch, counts = self._keeps, self._windows.stretch, self._counts
+        new: dict[Turn, dict[Any, tuple[Any, int]]] = {}
+        stamps: list[Stamp] = []
+        start = end = last = 0
+        for key, at, value in zip(keys, times, values, strict=True):
+            if not start <= at < end:
+                window = stretch(at)
+                if window is None:
+                    return []
+                start, end = window
+                turn, last = self._turn(window), end - 1
+                after, before = new.setdefault(turn, {}), cells.get(turn, _NOTHING)
+                made = pane_maker(window, Timing.EARLY, last=False)
+            accumulator, index = after.get(key) or before.get(key) or (create(), 0)
+            accumulator = accumulator + 1 if counts else add(accumulator, value)
+            stamps.append((VALUE, last, made(key, accumulator if counts else result(accumulator), index)))
+            after[key] = (accumulator if keeps else create(), index + 1)
+        return [_replaced(turn, found) for turn, found in new.items()], stamps
+
+    def after(self, turn: Turn, watermark: int) -> Turn | None:
+        expiry = self._strategy.expiry(self._window(turn[1]))
+        return None if expiry < watermark else (expiry + 1, turn[1])
+
+    def end(self, keys: Sequence[Any], cells: Mapping[Any, Any], timer: Timer, now: Now) -> Sequence[Stamp]:
+        return ()
+
+    def hold(self, turn: Turn) -> None:
+        return None
+
+    def joined(self, cells: Sequence[tuple[Turn, Any]]) -> Slim:
+        # A window that is over waits for a later turn than some that are not.
+        return super().joined(sorted(cells, key=_start_of))
+
+    def _turn(self, window: Window) -> Turn:
+        return (window[1], window[0])
+
+    def _is_turn(self, turn: Turn) -> bool:
+        window = self._window(turn[1])
+        return turn[0] in (window[1], self._strategy.expiry(window) + 1)
+
+
+def _start_of(cell: tuple[Turn, Any]) -> int:
+    return cell[0][1]
+
+
+def _counted(turn: Turn, keys: Sequence[Any]) -> Part:
+    """Return the new cells of keys that are counted in one window."""
+    return Part(turn, keys, partial(_count, keys))
+
+
+def _count(keys: Sequence[Any], cells: dict[Any, Any]) -> None:
+    # It counts into any dictionary, at the speed of C.
+    Counter.update(cast("Counter[Any]", cells), keys)
+
+
+def _replaced(turn: Turn, found: Mapping[Any, Any]) -> Part:
+    return Part(turn, found.keys(), partial(_replace, found))
+
+
+def _replace(found: Mapping[Any, Any], cells: dict[Any, Any]) -> None:
+    cells.update(found)
+
+
+def group_cells(grouping: Grouping, form: Form) -> GroupCells | None:
+    """Return the cells of a grouping; None: its windows are not alike."""
+    strategy = grouping.strategy
+    apart = isinstance(strategy.windows, (Fixed, Calendar, Global))
+    if is_final(strategy) and (apart or isinstance(strategy.windows, Sliding)):
+        return FinalCells(grouping, form)
+    return UpdateCells(grouping, form) if is_updates(strategy) and apart else None

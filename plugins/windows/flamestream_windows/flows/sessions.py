@@ -1,0 +1,132 @@
+"""Sessions with one pane, at their end: one call takes elements of all keys.
+
+They give what a grouping gives. A session ends later with nearly every element: so a key waits for the end that its
+first session had at some time, and looks then how long it still is. It holds the watermark where it would be anyway.
+What is stored has the times and the hold of each session as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
+from typing import Any
+
+from flamecore.abc.operator import Record as Kept
+from flamecore.abc.operator import Stretch
+from flamecore.model.ordered import Now, Timer
+from flamestream_windows.engine.grouping import Grouping
+from flamestream_windows.flows.slim import Slim
+from flamestream_windows.flows.stamps import VALUE, Form
+from flamestream_windows.model.aggregates import Count
+from flamestream_windows.model.panes import Timing, pane_maker
+from flamestream_windows.model.windows import Sessions, Window
+
+Left = tuple[Kept | None, Sequence[tuple[int, int, Any]]]
+
+
+class SessionRuns:
+    """The work of sessions on many elements.
+
+    Args:
+        grouping: The grouping.
+        form: How payloads tell their times.
+    """
+
+    def __init__(self, grouping: Grouping, form: Form) -> None:
+        windows = grouping.strategy.windows
+        assert isinstance(windows, Sessions)
+        self._gap = windows.gap
+        self._aggregate = grouping.aggregate
+        self._counts = type(grouping.aggregate) is Count
+        self._form = form
+
+    def take(
+        self, keys: Sequence[Any], payloads: Sequence[Any], watermark: int, records: Mapping[Any, Kept | None]
+    ) -> Stretch | Sequence[int]:
+        """Take elements, as `Work.process_run`."""
+        form = self._form
+        if form.kind is not None and any(kinds := [*map(form.kind, payloads)]):
+            return [place for place, kind in enumerate(kinds) if kind != VALUE]
+        times = form.times(payloads)
+        if min(times) < watermark:
+            return [place for place, at in enumerate(times) if at < watermark]
+        values = payloads if form.value is None else [*map(form.value, payloads)]
+        gap, counts, add, create = self._gap, self._counts, self._aggregate.add, self._aggregate.create
+        live: dict[Any, Slim] = {}
+        odd: set[Any] = set()
+        for key, at, value in zip(keys, times, values, strict=True):
+            slim = live.get(key)
+            if slim is None:
+                before = records.get(key)
+                if before is None:
+                    live[key] = (at, at + gap, add(create(), value), 1)
+                    continue
+                slim = before[0]
+                if type(slim) is not tuple:
+                    odd.add(key)
+                    continue
+            start, end, accumulator, number = slim if len(slim) == 4 else slim[-4:]
+            if start <= at < end:
+                accumulator = accumulator + 1 if counts else add(accumulator, value)
+                last = (start, max(end, at + gap), accumulator, number + 1)
+                live[key] = last if len(slim) == 4 else (*slim[:-4], *last)
+            else:
+                live[key] = self._inserted(slim, at, value)
+        if odd:
+            return [place for place, key in enumerate(keys) if key in odd]
+        kept: dict[Any, Kept] = {}
+        changed: dict[Any, Kept | None] = {}
+        for key, slim in live.items():
+            before = records.get(key)
+            if before is not None:
+                _, turns, hold = before
+                if hold is None and turns[0] <= (slim[1], slim[0], True):
+                    kept[key] = (slim, turns, None)
+                    continue
+            changed[key] = (slim, ((slim[1], slim[0], True),), None)
+        return Stretch(kept, changed)
+
+    def _inserted(self, slim: Slim, at: int, value: Any) -> Slim:
+        """Return the sessions of a key with an element put anywhere among them."""
+        start, end = at, at + self._gap
+        accumulator, number = self._aggregate.create(), 0
+        left: list[Slim] = []
+        met = False
+        for place in range(0, len(slim), 4):
+            session = slim[place : place + 4]
+            if not (session[0] < at + self._gap and at < session[1]):
+                left.append(session)
+                continue
+            accumulator = self._aggregate.merge(accumulator, session[2]) if met else session[2]
+            start, end, met = min(start, session[0]), max(end, session[1]), True
+            number += session[3]
+        left.append((start, end, self._aggregate.add(accumulator, value), number + 1))
+        left.sort(key=itemgetter(0))
+        return tuple([part for session in left for part in session])
+
+    def end(self, keys: Sequence[Any], timer: Timer, now: Now, records: Mapping[Any, Kept]) -> list[Left | None]:
+        """End the sessions whose time has come, as `Work.on_time_run`."""
+        end, start, _ = timer
+        result = self._aggregate.result
+        made: Callable[..., Any] | None = None
+        found: list[Left | None] = []
+        for key in keys:
+            state = records[key][0]
+            if type(state) is not tuple:
+                found.append(None)
+                continue
+            outputs: Sequence[tuple[int, int, Any]] = ()
+            if state[0] == start and state[1] == end:
+                made = made or pane_maker(Window(start, end), Timing.ON_TIME, last=True)
+                outputs = ((VALUE, end - 1, made(key, result(state[2]), 0)),)
+                state = state[4:]
+            found.append(((state, ((state[1], state[0], True),), None) if state else None, outputs))
+        return found
+
+    def exact(self, record: Kept) -> Kept:
+        """Return a record with the times and the hold of its sessions, as `Work.stored`."""
+        state = record[0]
+        if type(state) is not tuple:
+            return record
+        turns = [(state[place + 1], state[place], True) for place in range(0, len(state), 4)]
+        return (state, tuple(turns), state[1] - 1)

@@ -1,4 +1,4 @@
-"""Aggregates in the words of flows: `aggregate(total=agg.sum(amount), n=agg.count())`."""
+"""Aggregates for flows: `aggregate(total=agg.sum(amount), n=agg.count())`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import is_dataclass
 from typing import Any
 
+from flamecore.errors import GraphError
+from flamecore.model.failure import shown_at_caller
 from flamestream_windows.model.aggregates import (
     Aggregate,
     Collect,
@@ -20,6 +22,7 @@ from flamestream_windows.model.aggregates import (
     Top,
     named,
 )
+from flamestream_windows.model.times import require_whole
 
 __all__ = ["Aggregate", "collect", "count", "fold", "max", "mean", "min", "named", "reduce", "sum", "top"]
 
@@ -29,33 +32,45 @@ def count() -> Aggregate:
     return Count()
 
 
+@shown_at_caller
 def sum(of: Function | None = None) -> Aggregate:
     """Return the sum of what `of` makes of each element; 0 of none."""
+    _function("sum", "of", of)
     return Sum(of)
 
 
+@shown_at_caller
 def mean(of: Function | None = None) -> Aggregate:
     """Return the mean of what `of` makes of each element; None of none."""
+    _function("mean", "of", of)
     return Mean(of)
 
 
+@shown_at_caller
 def min(of: Function | None = None) -> Aggregate:
     """Return the least of what `of` makes of each element; None of none."""
+    _function("min", "of", of)
     return Extreme(of, builtins.min)
 
 
+@shown_at_caller
 def max(of: Function | None = None) -> Aggregate:
     """Return the greatest of what `of` makes of each element; None of none."""
+    _function("max", "of", of)
     return Extreme(of, builtins.max)
 
 
+@shown_at_caller
 def top(n: int, by: Function) -> Aggregate:
     """Return the `n` elements of which `by` makes most, the first one first."""
+    _function("top", "by", by)
+    require_whole("top", "n", n)
     if n < 1:
         raise ValueError(f"top {n} has no elements; n is at least 1")
     return Top(n, by)
 
 
+@shown_at_caller
 def fold(initial: Any, step: Callable[[Any, Any], Any], *, merge: Callable[[Any, Any], Any] | None = None) -> Aggregate:
     """Return the elements folded into a value. `step` changes none in place.
 
@@ -67,6 +82,8 @@ def fold(initial: Any, step: Callable[[Any, Any], Any], *, merge: Callable[[Any,
     Raises:
         ValueError: The initial value can be changed in place.
     """
+    _function("fold", "step", step)
+    _function("fold", "merge", merge)
     if isinstance(initial, (list, dict, set, bytearray)) or (
         is_dataclass(initial) and not initial.__dataclass_params__.frozen  # type: ignore[union-attr]  # it has them
     ):
@@ -77,11 +94,19 @@ def fold(initial: Any, step: Callable[[Any, Any], Any], *, merge: Callable[[Any,
     return Fold(initial, step, merge)
 
 
+@shown_at_caller
 def reduce(function: Callable[[Any, Any], Any]) -> Aggregate:
     """Return the elements reduced, two to one; None of none."""
+    _function("reduce", "function", function)
     return Reduce(function)
 
 
 def collect() -> Aggregate:
     """Return a list of the elements, in the order in which they came."""
     return Collect()
+
+
+def _function(call: str, argument: str, value: object) -> None:
+    """Refuse what is no function."""
+    if not (value is None or callable(value)):
+        raise GraphError(f"{call}: {argument} is a function, not {value!r:.160}", vertex=None)

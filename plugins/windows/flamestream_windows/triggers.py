@@ -6,10 +6,10 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any, Final
 
-from flamestream_windows.model.times import duration
+from flamecore.model.failure import shown_at_caller
+from flamestream_windows.model.times import require_whole, units_duration
 from flamestream_windows.model.triggers import (
     AfterCount,
     AfterProcessingTime,
@@ -32,17 +32,20 @@ default: Final[Trigger] = Default()
 """Fires when the watermark passes the end of the window, and with each late element."""
 
 
+@shown_at_caller
 def count(elements: int) -> Trigger:
     """Return the trigger that fires once a pane has so many elements.
 
     Raises:
         ValueError: There is none.
     """
+    require_whole("count", "elements", elements)
     if elements < 1:
         raise ValueError(f"a pane has at least one element; count({elements}) would fire without")
     return AfterCount(elements)
 
 
+@shown_at_caller
 def every(*, aligned: bool = False, **units: Any) -> Trigger:
     """Return the trigger that fires a time after the first element of a pane.
 
@@ -53,12 +56,13 @@ def every(*, aligned: bool = False, **units: Any) -> Trigger:
     Raises:
         ValueError: It is not positive.
     """
-    micros = duration(timedelta(**units), "every")
+    micros = units_duration("every", units, "the time")
     if micros < 1:
         raise ValueError(f"every({units}) has to be a positive time")
     return AfterProcessingTime(0, micros) if aligned else AfterProcessingTime(micros)
 
 
+@shown_at_caller
 def at_watermark(*, early: Trigger | None = None, late: Trigger | None = None) -> Trigger:
     """Return the trigger that fires when the watermark passes the end of the window.
 
@@ -66,4 +70,7 @@ def at_watermark(*, early: Trigger | None = None, late: Trigger | None = None) -
         early: When to fire before, again and again.
         late: When to fire behind, again and again.
     """
+    for argument, trigger in (("early", early), ("late", late)):
+        if not (trigger is None or isinstance(trigger, Trigger)):
+            raise TypeError(f"at_watermark: {argument} is a trigger, such as count(1), not {trigger!r}")
     return AfterWatermark(early, late)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
-from flamestream_windows.model.times import duration
+from flamecore.model.failure import shown_at_caller
+from flamestream_windows.model.times import units_duration
 from flamestream_windows.model.watermarks import (
     Arrival,
     Bounded,
@@ -24,13 +24,14 @@ def monotonic() -> WatermarkStrategy:
     return Monotonic()
 
 
+@shown_at_caller
 def bounded_disorder(**units: Any) -> WatermarkStrategy:
     """Return the strategy of records that are at most so late: `seconds=5`.
 
     Raises:
         ValueError: The time is negative.
     """
-    return Bounded(duration(timedelta(**units), "bounded_disorder"))
+    return Bounded(units_duration("bounded_disorder", units, "the disorder"))
 
 
 def from_records(function: Callable[[Any], Any]) -> WatermarkStrategy:

@@ -6,10 +6,11 @@ from datetime import timedelta
 from typing import Any, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from flamecore.model.failure import shown_at_caller
 from flamestream_windows.flows.streams import Panes, Timed, TimedKeyed, Told, Windowed, event_time
 from flamestream_windows.model.cells import List, Map, OrderedList, Set, Stamped, StatefulFn, Timer, Value
 from flamestream_windows.model.panes import Dropped, Pane, Timing
-from flamestream_windows.model.times import duration, user_duration
+from flamestream_windows.model.times import require_whole, units_duration, user_duration
 from flamestream_windows.model.windows import Calendar, Fixed, Global, Sessions, Sliding, Unit, Window, WindowFn
 
 __all__ = [
@@ -50,6 +51,7 @@ def whole() -> WindowFn:
 _MOST_WINDOWS: Final = 100_000
 
 
+@shown_at_caller
 def fixed(*, offset: timedelta = timedelta(0), **units: Any) -> WindowFn:
     """Return windows of one size, one after another: `fixed(minutes=1)`.
 
@@ -60,15 +62,16 @@ def fixed(*, offset: timedelta = timedelta(0), **units: Any) -> WindowFn:
     Raises:
         ValueError: The size is not positive.
     """
-    size = _positive(units, "the size of a window")
+    size = _positive("fixed", units, "the size of a window")
     return Fixed(size, user_duration(offset, "offset") % size)
 
 
+@shown_at_caller
 def sliding(*, every: timedelta, offset: timedelta = timedelta(0), **units: Any) -> WindowFn:
     """Return windows that overlap: `sliding(minutes=5, every=timedelta(minutes=1))`.
 
     Args:
-        every: How often a window begins.
+        every: Interval between the starts of windows.
         offset: Where they begin, counted from 1970-01-01 in UTC.
         units: Their size, as the keywords of a timedelta.
 
@@ -78,7 +81,7 @@ def sliding(*, every: timedelta, offset: timedelta = timedelta(0), **units: Any)
     period = user_duration(every, "every")
     if not period:
         raise ValueError("windows begin every so often; every= has to be positive")
-    size = _positive(units, "the size of a window")
+    size = _positive("sliding", units, "the size of a window")
     if size > _MOST_WINDOWS * period:
         raise ValueError(
             f"each element would be in {size // period:,} windows, one for each every={every!r}; at most "
@@ -87,15 +90,17 @@ def sliding(*, every: timedelta, offset: timedelta = timedelta(0), **units: Any)
     return Sliding(size, period, user_duration(offset, "offset") % period)
 
 
+@shown_at_caller
 def sessions(**units: Any) -> WindowFn:
-    """Return windows that last until nothing has come for a time: `sessions(minutes=30)`.
+    """Return windows that end after a gap without elements: `sessions(minutes=30)`.
 
     Raises:
         ValueError: The time is not positive.
     """
-    return Sessions(_positive(units, "the gap of a session"))
+    return Sessions(_positive("sessions", units, "the gap of a session"))
 
 
+@shown_at_caller
 def calendar(
     *,
     tz: str,
@@ -111,10 +116,10 @@ def calendar(
 
     Args:
         tz: Name of the zone.
-        days: How many days make a window.
-        weeks: How many weeks.
-        months: How many months.
-        years: How many years.
+        days: Number of days in a window.
+        weeks: Number of weeks.
+        months: Number of months.
+        years: Number of years.
         weekday: First day of a week.
         month: First month of a year.
         day: First day of a month or year, at most 28, so that every month has it.
@@ -123,6 +128,10 @@ def calendar(
         ValueError: Not one of the units is given, or the zone is not known, or a first day cannot be.
     """
     units: dict[Unit, int] = {"days": days, "weeks": weeks, "months": months, "years": years}
+    for argument, value in (*units.items(), ("month", month), ("day", day)):
+        require_whole("calendar", argument, value)
+    if not isinstance(tz, str):
+        raise TypeError(f"calendar: tz is the name of a zone, such as Europe/Berlin, not {tz!r}")
     given: list[tuple[Unit, int]] = [(unit, count) for unit, count in units.items() if count]
     if len(given) != 1 or given[0][1] < 0:
         raise ValueError(f"a calendar window is a number of days, weeks, months or years, one of them; not {units}")
@@ -137,8 +146,8 @@ def calendar(
     return Calendar(*given[0], tz, _DAYS.index(weekday), month, day)
 
 
-def _positive(units: dict[str, Any], name: str) -> int:
-    micros = duration(timedelta(**units), name)
+def _positive(call: str, units: dict[str, Any], name: str) -> int:
+    micros = units_duration(call, units, name)
     if not micros:
         raise ValueError(f"{name} has to be positive; give it such as minutes=1")
     return micros

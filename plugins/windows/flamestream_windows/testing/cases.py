@@ -150,7 +150,7 @@ def strategy_of(spec: Case, switch: Switch) -> Strategy:
 
 
 def replay(case: Case, *, bundles: bool = False) -> None:
-    """Play the events of a case, and hold what comes of them against what it expects.
+    """Play the events of a case, and compare the outputs with what it expects.
 
     Args:
         case: The case.

@@ -1,6 +1,6 @@
 """An oracle: the panes of `emit="final"`, by plain loops.
 
-It shares nothing with the engine but the words, and knows no triggers, indexes or records.
+It shares nothing with the engine but the words, and has no triggers, indexes or records.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def final_panes(kind: Kind, size: int, period: int, lateness: int, events: Seque
     Args:
         kind: Which windows.
         size: Their size, or the gap of sessions.
-        period: How often sliding ones begin, counted from 0.
-        lateness: How long behind its end a window takes elements.
+        period: Interval between the starts of sliding ones, counted from 0.
+        lateness: Time after its end for which a window accepts elements.
         events: Elements and watermarks.
     """
     watermark: int | None = None

@@ -20,7 +20,7 @@ from flamestream_windows.model.windows import Fixed, WindowFn
 class Script:
     """A grouping, driven by hand, with instants as in a flow.
 
-    As a context manager it fails at the end if panes have come that nobody has asked for.
+    As a context manager it fails at the end if there are panes that no call has asked for.
 
     Args:
         strategy: The strategy.
@@ -86,7 +86,7 @@ class Script:
 
     @property
     def output_watermark(self) -> int:
-        """The output watermark, in microseconds."""
+        """Return the output watermark, in microseconds."""
         return self.keys.output
 
     def _take(self, outputs: list[Keyed]) -> None:
@@ -113,7 +113,7 @@ def script(
 
     Args:
         windows: Windows; without any, fixed ones of 10 microseconds.
-        lateness: How long behind its end a window takes elements.
+        lateness: Time after its end for which a window accepts elements.
         emit: When windows give panes.
         panes: Contents of a pane.
         time: The timestamp of a pane.

@@ -186,3 +186,20 @@ def test_a_cogroup_gives_the_elements_of_both() -> None:
     for side, value, at in ((RIGHT, 10, 2), (LEFT, 1, 1), (LEFT, 2, 3)):
         keys.element("k", Element((side, value), at))
     assert [output.value for _, output in keys.advance(30) if isinstance(output, Firing)] == [([1, 2], [10])]
+
+
+def _timers(keys: Keys[Any]) -> int:
+    return sum(len(cell.alarms) for record in keys.records.values() for cell in record.open)
+
+
+def test_as_of_has_one_timer_for_each_side_however_much_it_keeps() -> None:
+    """A timer for each element would be gone through with each, which costs the square of what is kept."""
+    keys = Keys(Function(as_of(10_000)))
+    for at in range(300):
+        for side in (LEFT, RIGHT):
+            keys.element("key", Element((side, at), at))
+    assert _timers(keys) == 2
+    keys.advance(100)
+    assert _timers(keys) == 2
+    keys.advance(MAX)
+    assert not keys.records

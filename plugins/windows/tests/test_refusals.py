@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +27,14 @@ def keyed(**settings: Any) -> w.TimedKeyed[Any, Any]:
 
 
 MINUTE = w.fixed(minutes=1)
+
+
+def retracting(name: str) -> w.Panes[Any, int, Any]:
+    timed = w.event_time(fc.Flow(name).source("records", tuple), lambda record: record[0])
+    windowed = timed.key_by(lambda record: record[1]).window(MINUTE, emit="updates", panes="retracting")
+    return windowed.count()
+
+
 REFUSED: dict[str, tuple[Callable[[], Any], str, str]] = {
     "a trigger that may lose data": (
         lambda: keyed().window(MINUTE, emit=t.count(3)),
@@ -91,10 +100,25 @@ REFUSED: dict[str, tuple[Callable[[], Any], str, str]] = {
         "watermark=5 is no strategy",
         "bounded_disorder",
     ),
-    "a fold as strategy": (
-        lambda: w.event_time(source(), lambda r: r[0], watermark=watermarks.fold(0, lambda s, v, at: (s, at))),
-        "watermarks.fold() works in scripts only",
-        "from_records",
+    "times of arrival, and others": (
+        lambda: w.event_time(source(), lambda r: r[0], watermark=watermarks.arrival()),
+        "event_time after 'records': by watermarks.arrival() the time of a record is that at which it came",
+        "Leave out at",
+    ),
+    "times of nothing": (
+        lambda: w.event_time(source()),
+        "event_time after 'records': nothing says the times of records",
+        "watermarks.arrival()",
+    ),
+    "an idleness of nothing": (
+        lambda: w.event_time(source(), lambda r: r[0], idle_after=timedelta(0)),
+        "event_time after 'records': idle_after is 0",
+        "timedelta(seconds=30)",
+    ),
+    "a distance of any unit": (
+        lambda: w.event_time(source(), lambda r: r[0], max_ahead=60),  # type: ignore[arg-type]
+        "event_time after 'records': max_ahead is a timedelta, such as timedelta(seconds=60), not 60",
+        "timedelta",
     ),
     "a step of nothing": (
         lambda: w.event_time(source(), lambda r: r[0], step=timedelta(0)),
@@ -120,6 +144,11 @@ REFUSED: dict[str, tuple[Callable[[], Any], str, str]] = {
         lambda: keyed().distinct(within=3600),  # type: ignore[arg-type]
         "distinct after 'event_time': within is a timedelta",
         "",
+    ),
+    "retractions among items without times": (
+        lambda: retracting("merged").merge(fc.Flow("refused").source("others", tuple)),
+        "merge after 'count.panes': retractions come to it",
+        "panes='accumulating'",
     ),
     "windows without a key": (
         lambda: w.event_time(source(), lambda r: r[0]).window(MINUTE),
@@ -260,3 +289,179 @@ def test_numbers_are_times_in_the_unit_that_is_said() -> None:
 def test_numbers_that_are_of_another_unit_nearly_always_fail(time: Any) -> None:
     with pytest.raises(FlameError, match=r"say unit='s', 'ms', 'us' or 'ns' in event_time"):
         starts(None, time)
+
+
+def branched(panes: w.Panes[Any, int, Any]) -> fc.Stream[Any]:
+    one, other = panes.branch(lambda pane: pane.value > 1)
+    other.sink("rest", retractions=True)
+    return one
+
+
+RETRACTING: dict[str, Callable[[w.Panes[Any, int, Any]], fc.Stream[Any]]] = {
+    "panes": lambda panes: panes,
+    "values": lambda panes: panes.values(),
+    "a branch": branched,
+    "a copy": lambda panes: panes.broadcast(2)[0],
+    "a loop": lambda panes: panes.loop(lambda inside: (inside.filter(lambda pane: False), inside)),
+    "a merge": lambda panes: panes.merge(panes.map(lambda pane: pane)),
+    "windows again": lambda panes: panes.per_window().count(name="again"),
+}
+
+
+@pytest.mark.parametrize("name", RETRACTING)
+def test_a_sink_that_would_not_show_retractions_is_refused(name: str, tmp_path: Path) -> None:
+    stream = RETRACTING[name](retracting("refused"))
+    stream.sink("out")
+    flow: Any = stream._flow
+    flow.run({"records": [(1.0, "a")]})  # the program sees them
+    path = {"sink.out.use": "jsonl", "sink.out.path": str(tmp_path / "out.jsonl")}
+    with pytest.raises(
+        ConfigError, match=r"(?s)to sink 'out' come retractions, .* jsonl .*\.sink\('out', retractions=True"
+    ):
+        flow.run({"records": [(1.0, "a")]}, settings=path)
+
+
+def test_a_sink_whose_readers_look_for_retractions_is_not_refused(tmp_path: Path) -> None:
+    panes = retracting("allowed")
+    panes.map(lambda pane: [pane.value, pane.retraction]).sink("out", retractions=True)
+    panes.late.sink("late")
+    flow: Any = panes._flow
+    more = {f"sink.{name}.use": "jsonl" for name in ("out", "late")}
+    more |= {f"sink.{name}.path": str(tmp_path / name) for name in ("out", "late")}
+    flow.run({"records": [(1.0, "a"), (2.0, "a")]}, settings=more)
+    assert (tmp_path / "out").read_text("utf-8") == "[1,false]\n[1,true]\n[2,false]\n"
+
+
+def test_windows_of_which_nothing_is_made_are_refused_by_name_and_line() -> None:
+    flow = fc.Flow("unused")
+    timed = w.event_time(flow.source("records", tuple), lambda record: record[0])
+    keyed = timed.key_by(lambda record: record[1])
+    keyed.window(MINUTE).count().sink("counts")
+    keyed.window(w.sessions(minutes=5))
+    with pytest.raises(
+        GraphError, match=r"window after 'event_time': nothing is made .* sessions\(minutes=5\)"
+    ) as caught:
+        flow.run({"records": []})
+    assert ".count()" in str(caught.value)
+    assert any(__file__ in note for note in caught.value.__notes__)
+
+
+def test_windows_of_two_streams_are_made_use_of_together() -> None:
+    flow = fc.Flow("joined")
+    left, right = [
+        w.event_time(flow.source(name, tuple), lambda record: record[0]).key_by(lambda record: record[1]).window(MINUTE)
+        for name in ("left", "right")
+    ]
+    left.cogroup(right).sink("both")
+    assert len(flow.run({"left": [(1.0, "a")], "right": [(2.0, "a")]})["both"]) == 1
+
+
+def test_idleness_needs_the_wall_clock() -> None:
+    flow = fc.Flow("idle")
+    timed = w.event_time(flow.source("records", tuple), lambda record: record[0], idle_after=timedelta(seconds=5))
+    timed.key_by(lambda record: record[1]).window(MINUTE).count().sink("out")
+    with pytest.raises(ConfigError, match="<marking 'event_time'> waits for times of the wall clock"):
+        flow.run({"records": [(1.0, 2)]}, settings={"job.clock": "sequence"})
+
+
+def test_timers_by_processing_time_need_the_wall_clock() -> None:
+    class Reminder(w.StatefulFn[Any, Any, str]):
+        soon = w.Timer("processing")
+
+        def on_element(self, key: Any, item: Any, at: datetime) -> list[str]:
+            return []
+
+        def on_soon(self, key: Any, at: datetime) -> list[str]:
+            return ["due"]
+
+    flow = fc.Flow("timers")
+    timed = w.event_time(flow.source("records", tuple), lambda record: record[0])
+    timed.key_by(lambda record: record[1]).process(Reminder).sink("out")
+    with pytest.raises(ConfigError, match="<process 'process'> waits for times of the wall clock"):
+        flow.run({"records": [(1.0, 2)]}, settings={"job.clock": "sequence"})
+
+
+def test_an_error_of_a_time_shows_record_and_position(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text('[1.0, "a"]\n[NaN, "b"]\n'.replace("NaN", "null"), "utf-8")
+    flow = fc.Flow("times")
+    timed = w.event_time(flow.source("records", tuple), lambda record: record[0])
+    timed.key_by(lambda record: record[1]).window(MINUTE).count().sink("out")
+    path = {"source.records.use": "jsonl", "source.records.path": str(tmp_path / "in.jsonl")}
+    with pytest.raises(OperationError, match="the timestamp is missing") as caught:
+        flow.run(settings=path)
+    assert "(None, 'b')" in str(caught.value)
+    assert "in.jsonl" in str(caught.value)
+
+
+def test_every_verb_of_a_stream_is_thought_of_where_there_are_times() -> None:
+    # A verb that is only inherited would hand stamps to the user's function, or lose times or retractions.
+    # `through` hands the stream itself on.
+    for plain, timed, inherited in ((fc.Stream, w.Timed, {"through"}), (fc.KeyedStream, w.TimedKeyed, PLAIN)):
+        verbs = {name for name, value in vars(plain).items() if callable(value) and not name.startswith("_")}
+        assert verbs - set(vars(timed)) == inherited, "define it, or add it here: it works on values, without times"
+
+
+PLAIN = {"apply", "count", "fold", "group", "loop", "reduce", "stateful_map", "through"}
+"""Verbs on keys that take values: `TimedKeyed` hands them the stream of these."""
+
+
+@pytest.mark.parametrize("verb", sorted(PLAIN - {"apply", "through"}))
+def test_verbs_on_keys_that_know_no_times_take_values(verb: str) -> None:
+    flow = fc.Flow("plain")
+    timed = w.event_time(flow.source("records", tuple), lambda record: record[0]).map(lambda record: record[1])
+    keyed = timed.key_by(lambda value: value % 2)
+    draw: dict[str, Callable[[], Any]] = {
+        "count": lambda: keyed.count(),
+        "fold": lambda: keyed.fold(0, lambda total, value: total + value),
+        "group": lambda: keyed.group(2),
+        "loop": lambda: keyed.loop(lambda inside: (inside.flat_map(lambda value: []), inside.map(lambda value: value))),
+        "reduce": lambda: keyed.reduce(lambda one, other: one + other),
+        "stateful_map": lambda: keyed.stateful_map(0, lambda state, value: (state, [value])),
+    }
+    draw[verb]().sink("out")
+    expected: dict[str, list[Any]] = {
+        "count": [(1, 1), (0, 1), (1, 2)],
+        "fold": [(1, 1), (0, 2), (1, 4)],
+        "group": [(1,), (2,), (1, 3)],
+        "reduce": [(1, 1), (0, 2), (1, 4)],
+    }
+    found = flow.run({"records": [(1.0, 1), (2.0, 2), (3.0, 3)]}, workers=2)["out"]
+    assert list(found) == expected.get(verb, [1, 2, 3])
+
+
+WRONG: dict[str, tuple[Callable[[], Any], str]] = {
+    "fixed by place": (lambda: untyped(w.fixed)(5), r"^fixed takes \(\*, offset"),
+    "a word that is no unit": (
+        lambda: w.fixed(minute=1),
+        r"^fixed\(minute=1\): the size of a window is numbers",
+    ),
+    "a text for a number": (
+        lambda: w.sessions(minutes="1"),
+        r"^sessions\(minutes='1'\): the gap of a session is numbers",
+    ),
+    "sliding without a period": (lambda: untyped(w.sliding)(minutes=1), r"^sliding takes .*'every'"),
+    "days that are no number": (lambda: untyped(w.calendar)(tz="UTC", days="1"), "^calendar: days is a whole number"),
+    "a zone that is no text": (lambda: untyped(w.calendar)(tz=5, days=1), "^calendar: tz is the name of a zone"),
+    "disorder": (
+        lambda: watermarks.bounded_disorder(second=5),
+        r"^bounded_disorder\(second=5\): the disorder",
+    ),
+    "a count that is no number": (lambda: untyped(t.count)("x"), "^count: elements is a whole number, not 'x'"),
+    "no trigger": (lambda: untyped(t.at_watermark)(early=5), "^at_watermark: early is a trigger, such as count"),
+    "top of no number": (lambda: untyped(agg.top)("3", abs), "^top: n is a whole number, not '3'"),
+    "a fold without a step": (lambda: untyped(agg.fold)(0), r"^fold takes \(initial: .*'step'"),
+    "a sum of no function": (lambda: untyped(agg.sum)("amount"), "^sum: of is a function, not 'amount'"),
+    "window without windows": (lambda: untyped(keyed()).window(), r"^window takes \(windows: .*'windows'"),
+}
+
+
+def untyped(call: Any) -> Any:
+    """Return what a type checker knows nothing of."""
+    return call
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_argument_is_named_with_what_is_expected(case: str) -> None:
+    call, text = WRONG[case]
+    with pytest.raises((GraphError, TypeError), match=text):
+        call()

@@ -100,6 +100,14 @@ def test_a_side_has_a_shape(shape: Any, panes: Any, wanted: Any) -> None:
     assert driven.mark(20) == [("b", type(wanted)(), 13)]
 
 
+def test_a_side_of_many_keys_may_be_ready_at_its_end_alone() -> None:
+    driven = Driven(Side(Fixed(10), "dict", whole=True))
+    assert driven.add("a", 3) == []
+    assert driven.pane(1, key="k") == []
+    assert driven.pane(2, key="l") == []
+    assert driven.mark(10) == [("a", {"k": 1, "l": 2}, 3)]
+
+
 def test_a_retraction_takes_a_value_of_the_side_back() -> None:
     driven = Driven(Side(Fixed(10), "list", "retracting"))
     driven.pane(1)

@@ -13,6 +13,7 @@ from flamecore.abc.operator import GONE, Site, Way, each
 from flamecore.model.meta import GlobalTime, encode_time
 from flamecore.model.ordered import CLOSING, Marking, behind_record, shared_names
 from flamecore.model.vertices import ByKey
+from flamecore.runtime.operators.columns.cells import CellOperator, ordered_operator
 from flamecore.runtime.operators.ordered import OrderedIntake, OrderedOperator
 from flamestream_windows import aggregates as agg
 from flamestream_windows import triggers as t
@@ -24,7 +25,7 @@ from flamestream_windows.flows.work import GroupingWork
 from flamestream_windows.model.strategy import strategy
 from flamestream_windows.model.times import END_OF_GLOBAL_WINDOW, MIN, reader, reader_of_many
 
-Kind = Literal["final", "updates"]
+Kind = Literal["final", "updates", "sessions"]
 
 
 def _grouping(rng: random.Random, kind: Kind) -> Grouping:
@@ -39,6 +40,9 @@ def _grouping(rng: random.Random, kind: Kind) -> Grouping:
             w.calendar(days=1, tz="Europe/Berlin"),
         ]
     )
+    if kind == "sessions":
+        made = strategy(w.sessions(microseconds=rng.choice([1, 3, 10, 25])))
+        return Grouping(made, rng.choice([agg.count(), agg.collect(), agg.sum(_number), agg.top(2, _number)]))
     panes: list[Literal["accumulating", "discarding"]] = ["accumulating", "discarding"]
     made = strategy(windows, lateness=rng.choice([0, 0, 5, 40]), emit=kind, panes=rng.choice(panes))
     return Grouping(made, rng.choice([agg.count(), agg.collect(), agg.sum(_number), agg.top(2, _number)]))
@@ -65,9 +69,9 @@ class Bench:
             snapshots=True,
         )
         vertex = Grouped("window", route=ByKey(_key), index=3, grouping=grouping, times=STAMPED)
-        self.operator = OrderedOperator(vertex, site)
+        self.operator = ordered_operator(vertex, site) if together else OrderedOperator(vertex, site)
         if not together:
-            self.operator._process_run = self.operator._on_time_run = None
+            self.operator._process_run = self.operator._on_time_run = self.operator._stored = None
         self.operator.watermark.connect(
             {(9, 1): Marking("said", function=int)}, lambda *mark: self.said.append(mark), shared_names()[:1]
         )
@@ -148,14 +152,15 @@ def _compare(seed: int, kind: Kind) -> int:
     return len(alone.outputs)
 
 
-@pytest.mark.parametrize("kind", ["final", "updates"])
+@pytest.mark.parametrize("kind", ["final", "updates", "sessions"])
 def test_elements_that_go_together_give_what_each_gives_alone(kind: Kind) -> None:
-    assert sum(_compare(seed, kind) for seed in range(400)) > 2000
+    assert sum(_compare(seed, kind) for seed in range(200)) > 2000
 
 
 def test_the_short_way_is_taken_where_it_can_be() -> None:
     """Nobody would see it if all elements went alone."""
     bench = Bench(Grouping(strategy(w.fixed(microseconds=10)), agg.count()), together=True)
+    assert isinstance(bench.operator, CellOperator)
     work = bench.operator.work
     assert isinstance(work, GroupingWork)
     work.process = work.on_time = None  # type: ignore[assignment, method-assign]
@@ -170,9 +175,8 @@ def test_the_short_way_is_taken_where_it_can_be() -> None:
 
 @pytest.mark.parametrize("windows", [w.sessions(microseconds=5), w.fixed(microseconds=5)])
 def test_others_take_each_element_alone(windows: Any) -> None:
-    emit: Any = "final" if windows.merging else t.at_watermark()
-    work = GroupingWork(Grouping(strategy(windows, emit=emit), agg.count()), STAMPED)
-    assert (work.process_run, work.on_time_run) == (None, None)
+    work = GroupingWork(Grouping(strategy(windows, emit=t.at_watermark()), agg.count()), STAMPED)
+    assert (work.cells, work.process_run, work.on_time_run) == (None, None, None)
 
 
 @pytest.mark.parametrize(
@@ -199,3 +203,34 @@ def test_several_timestamps_are_what_each_is(unit: Any) -> None:
     bad = [True, MIN, END_OF_GLOBAL_WINDOW + 1, END_OF_GLOBAL_WINDOW, None, 2**80, -5, 10**14 - 1, 10**14, 5]
     for values in ([now + 3, now], [], [now, 1.5, now], *([now, value] for value in bad), *([value] for value in bad)):
         assert _outcome(many, values) == _outcome(lambda some: [*map(one, some)], values)
+
+
+@pytest.mark.parametrize(
+    ("windows", "emit", "most"),
+    [
+        (w.fixed(microseconds=10), "final", 2 * 9),
+        (w.fixed(microseconds=10), "updates", 2 * 9),
+        (w.sliding(microseconds=40, every=timedelta(microseconds=10)), "final", 5 * 9),
+        (w.sessions(microseconds=4), "final", 9),
+    ],
+)
+def test_what_is_kept_follows_the_open_windows_and_not_the_stream(windows: Any, emit: Any, most: int) -> None:
+    """All but the last few of 500 windows leave nothing, with snapshots, too."""
+    bench = Bench(Grouping(strategy(windows, emit=emit, panes="accumulating"), agg.count()), together=True)
+    operator = bench.operator
+    kept = []
+    for start in range(0, 5000, 10):
+        times = range(start + 1, start + 10)
+        bench.intake.run([_order(time) for time in times], 0, [(VALUE, time, time % 9) for time in times])
+        bench.intake.put_mark(behind_record(_order(times[-1])), (9, 1, times[-1]))
+        bench.intake.drain(encode_time(start + 10))
+        bench.store(start + 10)
+        kept.append(
+            (len(operator._log), sum(map(len, operator._by_mark.values())), len(operator._held), len(bench.stored))
+        )
+        assert len(operator._records) <= 9
+    logged, waiting, held, stored = (max(column) for column in zip(*kept, strict=True))
+    assert waiting <= most
+    assert (logged <= 12, held <= 9, stored <= 7 + 1) == (True, True, True), (logged, held, stored)
+    assert len(operator.names) <= 7 + 1
+    assert len(operator._turns) + len(operator._holds) < 1200

@@ -1,0 +1,313 @@
+"""Drawn flows with windows: in rows, behind loops, behind states that repair, of one to three fronts.
+
+All is seeded: FLAMESTREAM_FIRST_SEED=1000 FLAMESTREAM_SEEDS=100 draws other flows, and a hundred times as many.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Literal
+
+import pytest
+
+import flamecore as fc
+import flamestream_windows as w
+from flamecore.model.meta import GLOBAL_TIME_BYTES, decode_time, encode_time
+from flamecore.model.ordered import KEPT, Now
+from flamecore.runtime.config.defaults import ACKERS
+from flamecore.runtime.operators import marks
+from flamecore.runtime.operators.ordered import OrderedIntake, OrderedOperator
+from flamecore.runtime.operators.reorder import ReorderBuffer
+from flamecore.runtime.parts.front import Front
+from flamecore.testing import assert_deterministic, assert_exactly_once
+from flamecore.testing.simulation.trouble import Trouble
+from flamestream_windows import aggregates as agg
+from flamestream_windows import triggers as t
+from flamestream_windows import watermarks
+from flamestream_windows.flows.work import GroupingWork, TimedWork
+from flamestream_windows.model.times import MIN
+
+PARTS = 4
+TICK = timedelta(microseconds=1)
+Record = tuple[int, int, int | None]
+"""(event time, value, watermark behind it)."""
+Seeds = Callable[..., range]
+
+
+def draw_records(rng: random.Random, count: int) -> list[Record]:
+    """Return records out of order, of which some say a watermark."""
+    records: list[Record] = []
+    said = -10
+    for place in range(count):
+        said = max(said, place - rng.randrange(12) + rng.choice((0, 0, 0, 3, 8, 30)))
+        at = max(-5, place + rng.randrange(-14, 6))
+        records.append((at, rng.randrange(100), said if rng.random() < 0.4 else None))
+    return records
+
+
+def draw_timed(rng: random.Random, flow: fc.Flow, name: str, at_end: Literal["close", "keep"]) -> w.Timed[Record]:
+    strategy = rng.choice([watermarks.bounded_disorder(microseconds=5), watermarks.from_records(lambda r: r[2])])
+    timed: w.Timed[Record] = w.event_time(
+        flow.source(name, tuple),
+        lambda record: record[0],
+        unit="us",
+        watermark=strategy,
+        step=rng.choice((1, 1, 4)) * TICK,
+        at_end=at_end,
+        name=f"{name}-times",
+    )
+    return draw_way(rng, timed)
+
+
+def draw_way(rng: random.Random, timed: w.Timed[Record]) -> w.Timed[Record]:
+    """Return what comes of a stream on its way to a window."""
+    way = rng.choice(("straight", "mapped", "twice", "loop", "repaired", "repaired"))
+    if way == "straight":
+        return timed
+    spread = timed.rebalance()
+    if way == "mapped":
+        return spread.map(lambda r: (r[0], r[1] + 1, r[2])).filter(lambda r: r[1] % 7 != 0)
+    if way == "twice":
+        return spread.flat_map(lambda r: [r, (r[0], r[1] // 2, r[2])][: r[1] % 3])
+    if way == "loop":
+        return spread.loop(lambda inside: (inside.filter(more).map(less), inside))
+    # Behind a state items have no times; here they keep them, so that there is a state that repairs before a window.
+    stamped = spread.map(lambda r: r)
+    states = stamped._bare().key_by(lambda stamp: stamp[2][1] % 3).stateful_map(0, add)
+    return stamped._next(states)
+
+
+def more(record: Record) -> bool:
+    return record[1] > 60
+
+
+def less(record: Record) -> Record:
+    return (record[0], record[1] // 2, record[2])
+
+
+def add(total: int, stamp: tuple[int, int, Record]) -> tuple[int, list[tuple[int, int, Record]]]:
+    kind, at, (_, value, mark) = stamp
+    total = (total + value) % 100
+    return total, [(kind, at, (at, total, mark))][: 1 + value % 2]
+
+
+def draw_window(rng: random.Random) -> tuple[w.WindowFn, dict[str, Any]]:
+    """Return windows, and the other words of `window`."""
+    windows = rng.choice(
+        [
+            w.fixed(microseconds=10),
+            w.fixed(microseconds=7, offset=3 * TICK),
+            w.sliding(microseconds=12, every=4 * TICK),
+            w.sessions(microseconds=4),
+        ]
+    )
+    emit = rng.choice(
+        [
+            "final",
+            "final",
+            "updates",
+            t.at_watermark(late=t.count(1)),
+            t.at_watermark(early=t.count(3), late=t.count(2)),
+            (t.count(2) >> t.count(4)).repeat(),
+        ]
+    )
+    words = {
+        "lateness": rng.choice((0, 0, 5, 20)) * TICK,
+        "emit": emit,
+        "panes": rng.choice(("accumulating", "discarding", "retracting")),
+        "time": rng.choice(("end", "earliest", "latest")),
+    }
+    return windows, words
+
+
+def value_of(record: Record) -> int:
+    return record[1]
+
+
+def count_of(pane: w.Pane[Any, dict[str, int]]) -> int:
+    return pane.value["n"]
+
+
+def draw_flow(seed: int, at_end: Literal["close", "keep"]) -> tuple[fc.Flow, dict[str, list[Record]]]:
+    """Return a flow and records of its sources."""
+    rng = random.Random(f"windows {seed}")
+    flow = fc.Flow("drawn")
+    names = "abc"[: rng.choice((1, 1, 2, 3))]
+    streams = [draw_timed(rng, flow, name, at_end) for name in names]
+    merged = streams[0].merge(*streams[1:]) if len(streams) > 1 else streams[0]
+    windows, words = draw_window(rng)
+    keys = rng.randint(1, 5)
+    panes = (
+        merged.key_by(lambda record: record[1] % keys)
+        .window(windows, **words)
+        .aggregate(n=agg.count(), sum=agg.sum(value_of))
+    )
+    panes.sink("first")
+    panes.late.map(value_of).sink("late")
+    panes.dropped.map(lambda dropped: (dropped.timestamp, dropped.reason)).sink("dropped")
+    behind = rng.choice(("nothing", "window", "by window", "state", "function"))
+    if behind == "window":
+        windows, words = draw_window(rng)
+        again = panes.key_by(lambda pane: pane.key % 2).window(windows, **words)
+        again.sum(count_of, name="again").sink("second")
+    elif behind == "by window":
+        panes.per_window().count(name="again").sink("second")
+    elif behind == "state":
+        panes.key_by(lambda pane: pane.key % 3).count(name="again").sink("second")
+    elif behind == "function":
+        keyed = merged.key_by(lambda record: record[1] % 4)
+        told = keyed.distinct(within=9 * TICK) if rng.random() < 0.5 else keyed.inactive(after=9 * TICK)
+        told.sink("second")
+    return flow, {name: draw_records(rng, rng.randint(5, 40)) for name in names}
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_any_flow_gives_what_one_item_at_a_time_gives(part: int, seeds: Seeds) -> None:
+    panes = 0
+    for seed in seeds(8, part):
+        flow, inputs = draw_flow(seed, "close")
+        try:
+            found = assert_deterministic(flow, inputs, workers=(1, 2, 3, 5), seeds=range(seed % 3, seed % 3 + 2))
+        except AssertionError as error:
+            raise AssertionError(f"flow {seed}: {error}") from error
+        panes += len(found["first"])
+    assert panes > 0
+
+
+def test_any_flow_gives_each_output_once(seeds: Seeds) -> None:
+    counts: Counter[str] = Counter()
+    for seed in seeds(16):
+        flow, inputs = draw_flow(seed, "keep")
+        trouble = None
+        if len(inputs) == 1 and seed % 2:  # an end among the records of other sources: the reference cannot know where
+            flow, _ = draw_flow(seed, "close")
+            trouble = Trouble(grows=False)
+        try:
+            counts += assert_exactly_once(flow, inputs, seeds=[seed], ackers=[ACKERS[seed % 3]], trouble=trouble)
+        except AssertionError as error:
+            raise AssertionError(f"flow {seed}: {error}") from error
+    assert counts["kill"] > 0, counts
+
+
+# Mistakes in the way of marks, timers and snapshots: each must show in some run.
+
+
+def draw_ticking(seed: int) -> tuple[fc.Flow, dict[str, list[Record]]]:
+    """Return a flow whose early panes come by the wall clock."""
+    rng = random.Random(f"ticking {seed}")
+    flow = fc.Flow("ticking")
+    timed = draw_timed(rng, flow, "a", "keep").key_by(lambda record: record[1] % 4)
+    early = t.every(microseconds=rng.choice((50, 500)))
+    panes = timed.window(w.fixed(microseconds=10), emit=t.at_watermark(early=early), panes="accumulating")
+    panes.count().sink("first")
+    return flow, {"a": draw_records(rng, 30)}
+
+
+def shows_in_order(seed: int) -> None:
+    flow, inputs = draw_flow(seed, "close")
+    assert_deterministic(flow, inputs, workers=(1, 3), seeds=[seed])
+
+
+def shows_in_stories(seed: int) -> None:
+    flow, inputs = draw_flow(seed, "keep")
+    assert_exactly_once(flow, inputs, seeds=[seed])
+
+
+def shows_at_the_end(seed: int) -> None:
+    flow, inputs = draw_flow(seed, "close")
+    if len(inputs) == 1:
+        assert_exactly_once(flow, inputs, seeds=[seed], trouble=Trouble(grows=False))
+
+
+def shows_by_the_clock(seed: int) -> None:
+    flow, inputs = draw_ticking(seed)
+    assert_exactly_once(flow, inputs, seeds=[seed])
+
+
+def marks_overtake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(marks, "behind_record", lambda order: order[:GLOBAL_TIME_BYTES])
+
+
+def panes_look_at_the_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = GroupingWork.__init__
+
+    def begin(self: Any, *arguments: Any) -> None:
+        made(self, *arguments)
+        self.process_run = self.on_time_run = None
+        self.holds, self.lowest = {}, MIN
+
+    def counted(self: Any, method: Any, key: Any, state: Any, given: Any, now: Now) -> Any:
+        held = [hold for hold in self.holds.values() if hold is not None]
+        self.lowest = max(self.lowest, min([now.before, *held]))
+        step = self._step.step
+
+        class Shared:
+            nothing = self._nothing
+
+            def __getattr__(_, name: str) -> Any:  # noqa: N805
+                return getattr(step.__self__, name)
+
+            def step(_, record: Any, event: Any, moment: Any, key: Any = None) -> Any:  # noqa: N805
+                return step(record, event, moment._replace(output=self.lowest), key)
+
+        whole, self._step = self._step, Shared()
+        try:
+            outcome = method(self, key, state, given, now)
+        finally:
+            self._step = whole
+        if outcome.timers is not KEPT:
+            self.holds[key] = outcome.hold
+        return outcome
+
+    monkeypatch.setattr(GroupingWork, "__init__", begin)
+    for name in ("process", "on_time"):
+        method = getattr(TimedWork, name)
+        monkeypatch.setattr(GroupingWork, name, lambda self, *given, method=method: counted(self, method, *given))
+
+
+def timers_are_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lowest(self: OrderedIntake) -> bytes | None:
+        waits, own = ReorderBuffer.lowest.fget(self), self._ordered.watermark.marks  # type: ignore[attr-defined]
+        places = [place for place in (waits, own[0][0] if own else None) if place is not None]
+        return min(places, default=None)
+
+    monkeypatch.setattr(OrderedIntake, "lowest", property(lowest))
+
+
+def state_is_cut_an_item_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    cut = OrderedOperator.cut
+    monkeypatch.setattr(OrderedOperator, "cut", lambda self, before: cut(self, encode_time(decode_time(before) + 1)))
+
+
+def ends_are_not_journaled(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stamp_end(self: Front) -> int:
+        time = self.promise()
+        self.next_time = time + 1
+        self.latest.time = max(self.latest.time, self.next_time)
+        return time
+
+    monkeypatch.setattr(Front, "stamp_end", stamp_end)
+
+
+MISTAKES: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Callable[[int], None]]] = {
+    "a mark overtakes its record": (marks_overtake, shows_in_order),
+    "panes look at the holds of a partition": (panes_look_at_the_partition, shows_in_order),
+    "a timer is not held in flight": (timers_are_not_held, shows_by_the_clock),
+    "state is cut an item late": (state_is_cut_an_item_late, shows_in_stories),
+    "the end of a front is not journaled": (ends_are_not_journaled, shows_at_the_end),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_shows_in_some_run(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, shows = MISTAKES[mistake]
+    for seed in range(10):
+        shows(seed)  # without it nothing is wrong
+    make(monkeypatch)
+    told = r"differs from the reference|the minimum time had passed it"
+    with pytest.raises(AssertionError, match=told):  # noqa: PT012
+        for seed in range(200):
+            shows(seed)

@@ -1,0 +1,69 @@
+"""State that an earlier version has stored: windows that were open go on in the present one.
+
+`stored.zip` is the state of `flow` after its first seven records, as the first version of these windows wrote it: one
+record a key with all that is known of a window, where now those of common kinds are stored in a row.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import zipfile
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import flamecore as fc
+import flamestream_windows as w
+from flamestream_windows import triggers as t
+
+RECORDS = [
+    *[(1.0, "a"), (2.5, "b"), (0.5, "a"), (11.0, "a"), (13.0, "c"), (9.5, "b"), (16.0, "a")],  # stored
+    *[(17.0, "b"), (24.0, "c"), (31.0, "a"), (45.0, "b")],
+]
+STORED = 7
+
+
+def flow() -> fc.Flow:
+    """Return a flow with windows of each kind; its names are those in the state."""
+    made = fc.Flow("stored")
+    timed = w.event_time(made.source("records", tuple), lambda record: record[0], name="times")
+    keyed = timed.key_by(lambda record: record[1])
+    ten, late = w.fixed(seconds=10), timedelta(seconds=10)
+    keyed.window(ten, lateness=late).count(name="final").sink("final")
+    keyed.window(ten, emit="updates", panes="accumulating").count(name="updates").sink("updates")
+    early = t.at_watermark(early=t.count(2), late=t.count(1))
+    windowed = keyed.window(ten, lateness=late, emit=early, panes="discarding")
+    windowed.sum(lambda record: record[0], name="early").sink("early")
+    visits = keyed.window(w.sessions(seconds=6))
+    visits.fold(0, lambda n, _: n + 1, merge=lambda one, other: one + other, name="visits").sink("visits")
+    sliding = keyed.window(w.sliding(seconds=10, every=timedelta(seconds=5)))
+    sliding.max(lambda record: record[0], name="most").sink("most")
+    keyed.distinct(within=timedelta(seconds=5), name="once").sink("once")
+    keyed.inactive(after=timedelta(seconds=8), name="silent").sink("silent")
+    return made
+
+
+def run(folder: Path, count: int, workers: int = 1) -> dict[str, list[Any]]:
+    """Run the flow on so many records, with the state in a folder."""
+    (folder / "records.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in RECORDS[:count]), "utf-8")
+    settings = {"source.records.use": "jsonl", "source.records.path": "records.jsonl"}
+    with contextlib.chdir(folder):  # the state knows the file by this path
+        made = flow().run(workers=workers, state=folder / "state", settings=settings)
+    return {name: list(found) for name, found in made.items()}
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_windows_that_an_earlier_version_has_stored_go_on(tmp_path: Path, workers: int) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    for folder in (old, new):
+        folder.mkdir()
+    with zipfile.ZipFile(Path(__file__).with_name("stored.zip")) as stored:
+        stored.extractall(old)
+    first = run(new, STORED)
+    rest = run(new, len(RECORDS))
+    assert run(old, len(RECORDS), workers) == rest
+    assert all(first[name] for name in rest if name != "final")
+    assert all(rest.values())

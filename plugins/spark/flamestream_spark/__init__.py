@@ -1,4 +1,6 @@
-"""Spark feeds and drains flows: a DataFrame goes in, DataFrames come out, and files are read as Spark reads them.
+"""Spark for flows: DataFrames and files go in, DataFrames come out.
+
+Files are read as Spark reads them.
 
     import flamestream_spark
     counts = flamestream_spark.run(flow, lines=df)

@@ -6,7 +6,7 @@
     spark.read.format("flamestream").option("path", FOLDER)         outputs as far as there are any
 
 Spool and folder are places: folders, or URLs of object stores, which are reached by fsspec and not by Spark.
-What the offsets of outputs are, says `flamestream_spark.tables.outputs`.
+See `flamestream_spark.tables.outputs` for the offsets of outputs.
 """
 
 from __future__ import annotations
@@ -233,7 +233,7 @@ class SpoolWriter(DataSourceStreamArrowWriter):
         _complete(Spool(self._folder, NAME), batchId, messages, query)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Do nothing: files that were written are no part of the batch, and go when that is complete."""
+        """Do nothing: written files are no part of the batch, and go when it is complete."""
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -264,7 +264,7 @@ class BatchWriter(DataSourceArrowWriter):
             spool.end()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Do nothing: files that were written are no part of the batch, and go when that is complete."""
+        """Do nothing: written files are no part of the batch, and go when it is complete."""
 
 
 def _written(iterator: Iterator[Any], spool: Spool, number: int, query: str) -> Written:

@@ -1,4 +1,4 @@
-"""A job for spark-submit: its arguments are those of `flamestream run`, and so are its exit codes.
+"""Job for spark-submit, with the arguments and exit codes of `flamestream run`.
 
     spark-submit --master yarn "$(python -m flamestream_spark.submit)" job.toml --workers 4
 

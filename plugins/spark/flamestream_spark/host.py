@@ -1,10 +1,10 @@
-"""Host `spark`: each node of a job is a task of Spark, for as long as the job runs."""
+"""Host `spark`: each node is a task of Spark for as long as the job runs."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -22,7 +22,7 @@ from flamestream_spark.nodes.slots import check_slots
 from flamestream_spark.nodes.spares import Spares
 from flamestream_spark.nodes.stage import Stage
 from flamestream_spark.session.messages import reason
-from flamestream_spark.session.session import facts_of, is_gone, name_of, named_jobs, session, show_name
+from flamestream_spark.session.session import facts_of, has_pages, is_gone, name_of, named_jobs, session, show_name
 
 
 def summary(counts: Mapping[str, Any]) -> str:
@@ -53,7 +53,10 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class SparkHost(NodeHost):
-    """Nodes as tasks, each a stage of its own: one that is lost takes no other with it."""
+    """Nodes as tasks, each a stage of its own.
+
+    The loss of one task does not end the others.
+    """
 
     name: ClassVar[str] = "spark"
     Options: ClassVar[Any] = Options
@@ -140,7 +143,7 @@ class SparkHost(NodeHost):
             return
         what, lines = reason(error)
         if is_gone(self._session):
-            hint = "Its own words are above, if it has said any. What was delivered is right; run the job again."
+            hint = "Its own messages are above, if there are any. All delivered outputs are right; run the job again."
             self.context.failed(JobError("Spark has ended, and with it all workers", hint=hint))
         elif not self._works:
             hint = "\n  ".join(lines) or "Spark's own words are above."
@@ -153,13 +156,16 @@ class SparkHost(NodeHost):
             if self._spares is not None:
                 await asyncio.to_thread(self._spares.stop)
             await self._end(timeout_s)
-            if self._works and "ui" in self._facts:
-                await asyncio.to_thread(
-                    show_name, self._session, name_of(self.context.job, summary(self.context.counts()))
-                )
+            if self._works:
+                await asyncio.to_thread(self._show_counts)
         finally:
             await asyncio.to_thread(self._feed.stop)
             await asyncio.to_thread(self._resources.close)
+
+    def _show_counts(self) -> None:
+        with suppress(Exception):  # they are for people, and the session may be gone
+            if has_pages(self._session):
+                show_name(self._session, name_of(self.context.job, summary(self.context.counts())))
 
     async def _end(self, timeout_s: float) -> None:
         stages = tuple(self._stages.values())

@@ -1,4 +1,6 @@
-"""Temporary folders of outputs: they go when no DataFrame reads them any more, and with the program at the latest.
+"""Temporary folders of outputs, removed when no DataFrame reads them any more.
+
+They go with the program at the latest.
 
 A DataFrame that is made of another one holds nothing of it in Python, so the JVM is asked whether anything there still
 refers to the files: a weak reference to the relation of Spark that reads them says so. Over Spark Connect there is no
@@ -95,7 +97,7 @@ def _look() -> None:
 
 
 def remove_unread() -> bool:
-    """Remove the folders that nothing reads any more; return whether a folder may still become one."""
+    """Remove unread folders; return whether another one may still become unread."""
     with _lock:
         left = {folder: one for folder, one in _held.items() if not one.in_python()}
         try:

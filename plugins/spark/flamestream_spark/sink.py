@@ -1,4 +1,6 @@
-"""Sink `spark`: a Delta table, or a folder of Parquet, JSON or CSV files that Spark, or anything else, reads as one.
+"""Sink `spark`: a Delta table, or a folder of Parquet, JSON or CSV files.
+
+Spark, or any other reader, reads such a folder as one table.
 
 It is written without Spark: neither Java nor a session is needed, but for the name of a table in a catalogue.
 """
@@ -20,6 +22,7 @@ from flamecore.abc.hooks import hookimpl
 from flamecore.abc.sink import Guarantee, Mode, Sink
 from flamecore.abc.source import EdgeContext
 from flamecore.errors import ConfigError, SinkError
+from flamecore.toolkit.places import place_of as place_of_output
 from flamecore.toolkit.records.plain import Unencodable
 from flamestream_spark.session.session import HOST, session
 from flamestream_spark.storage.folder import FolderPlace
@@ -51,7 +54,7 @@ class SparkSinkOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
         types: Spark's types of columns whose hints leave them open: of a `datetime` "timestamp" (the default, with a
             zone) or "timestamp_ntz", of a `Decimal` "decimal(P,S)" ("decimal(38,18)").
         table: A table of a catalogue that is to be over the folder; made if it is not there.
-        master: Where Spark runs, if `table` is given and this program has no session.
+        master: Address of Spark, if `table` is given and this program has no session.
         config: Configuration of that session.
         storage_options: Options of fsspec for an object store, such as credentials or an endpoint, or for a Delta
             table of delta-rs; both know the variables of the environment too.
@@ -136,6 +139,9 @@ class SparkSink(Sink):
     @property
     def guarantee(self) -> Guarantee:
         return "exactly_once"
+
+    def writes(self) -> Sequence[str]:
+        return (place_of_output(self._url, folder=True),)
 
     def rehearse(self) -> None:
         if self.options.format == "delta":
@@ -233,7 +239,7 @@ class SparkSink(Sink):
 def _without_path(where: str, table: str) -> ConfigError:
     if not table:
         return ConfigError(
-            f"{where}: nothing says where the output goes",
+            f"{where}: no destination of the output is given",
             hint='Give a folder, or a URL of an object store: path = "…".',
             path=f"{where}.path",
         )

@@ -1,4 +1,4 @@
-"""Source `spark`: rows that Spark reads: files of its formats, tables, or a query, in a stable order.
+"""Source `spark`: rows of files, tables or a query of Spark, in a stable order.
 
 Spark reads in parallel, and executors write what they have into a spool, in files that a front takes in their order as
 they come. So the front has one order, whatever the number of cores or of files, and no row passes the driver.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import mkdtemp
@@ -21,6 +21,7 @@ from flamecore.abc.hooks import hookimpl
 from flamecore.abc.source import EdgeContext, Prefix, Reader, Source, SourceCapabilities
 from flamecore.errors import ConfigError, FlameError, SourceError
 from flamecore.suggest import suggestion
+from flamecore.toolkit.places import covers
 from flamestream_spark.queries import Query
 from flamestream_spark.session.session import HOST, active, in_task, name_of, named_jobs, session
 from flamestream_spark.spool.ahead import errand_of
@@ -38,9 +39,25 @@ from flamestream_spark.tables.payloads import Payloads
 FILE_FORMATS: Final = ("parquet", "json", "csv", "text", "orc", "xml", "binaryFile", "delta")
 """Formats whose rows have a place in a file."""
 
+_FORMAT: Final = "parquet"
+
+
+def says_what(options: Mapping[str, Any]) -> bool:
+    """Return whether options of a source say what Spark reads.
+
+    If they do not, other programs fill the spool. A format that is none of files, such as "kafka" or "jdbc", says it in
+    its own options, `read`.
+    """
+    if any(options.get(key) for key in ("path", "table", "sql")):
+        return True
+    return options.get("format", _FORMAT) not in FILE_FORMATS
+
 
 class SparkSourceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Options of the source. One of `path`, `table`, `sql` says what is read; none with `spool`: what others put there.
+    """Options of the source.
+
+    One of `path`, `table`, `sql` says what is read; with `spool` none does: other programs fill it. A format that is
+    none of files needs none of them: "kafka", "jdbc", "rate" say in `read` what it is.
 
     Attributes:
         format: Format of the files at `path`: "parquet", "json", "csv", "text", "orc", "xml", "delta", or another that
@@ -60,12 +77,12 @@ class SparkSourceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True
         order_by: Columns that order the rows. Without them files are read in the order of their paths and rows; tables
             and queries are in no stable order.
         prefix: Whether executors run the first operations of the flow as they read, where workers run on Spark.
-        master: Where Spark runs, if this program has no session and is not run by spark-submit: "local[4]",
-            "spark://host:port", … By default as Spark's own defaults say, else "local[*]".
+        master: Address of Spark, if this program has no session and is not run by spark-submit: "local[4]",
+            "spark://host:port", … By default that of Spark's own configuration, else "local[*]".
         config: Configuration of that session.
     """
 
-    format: str = "parquet"
+    format: str = _FORMAT
     path: str | tuple[str, ...] = ()
     table: str = ""
     sql: str = ""
@@ -82,7 +99,7 @@ class SparkSourceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
 
 class SparkSource(Source):
-    """Rows as `dict` by column, or as records, tuples or single values of the declared type."""
+    """Rows as `dict` by column, or as records, tuples or values of the declared type."""
 
     name: ClassVar[str] = "spark"
     Options: ClassVar[Any] = SparkSourceOptions
@@ -92,17 +109,18 @@ class SparkSource(Source):
         super().__init__(options, context)
         said = [key for key in ("path", "table", "sql") if getattr(options, key)]
         where = f"source.{context.name}"
-        if len(said) > 1 or not (said or options.spool):
+        known = says_what(msgspec.structs.asdict(options))
+        if len(said) > 1 or not (known or options.spool):
             raise ConfigError(
-                f"{where}: " + (f"{' and '.join(said)} are given" if said else "nothing says what to read"),
+                f"{where}: " + (f"{' and '.join(said)} are given" if said else "no input is given"),
                 hint='Give one of path = "…", table = "…", sql = "…"; or spool = "…" to read what others put there.',
                 path=where,
             )
-        for what, hint in _unfit(options) if said and options.stream else ():
+        for what, hint in _unfit(options) if known and options.stream else ():
             raise ConfigError(f"{where}: {what}", hint=hint, path=where)
         if options.spool:
             place_of(options.spool, f"{where}.spool")  # which refuses a place that is of no use
-        self._fed_elsewhere = not said
+        self._fed_elsewhere = not known
         self.reader: RowsReader | None = None
         """The last one that was opened."""
 
@@ -116,6 +134,9 @@ class SparkSource(Source):
         stable = bool(options.order_by) or (bool(options.path) and options.format in FILE_FORMATS)
         return SourceCapabilities(replayable=stable, bounded=True, remedy="" if stable else ORDER_BY, host=HOST)
 
+    def reads(self, place: str) -> bool:
+        return any(covers(path, place, below=True) for path in self._paths())
+
     def fingerprint(self) -> str:
         """Return a digest of the options, and of the files that this machine sees.
 
@@ -128,7 +149,8 @@ class SparkSource(Source):
         return xxh3_64_hexdigest(msgspec.json.encode([options, sorted(found)]))
 
     def _paths(self) -> tuple[str, ...]:
-        return (self.options.path,) if isinstance(self.options.path, str) else self.options.path
+        path = self.options.path
+        return path if isinstance(path, tuple) else (path,) if path else ()
 
     async def open(self, partition: str, position: Any = None) -> Reader:
         if position is not None and not self.capabilities.replayable:
@@ -279,6 +301,8 @@ class SparkSource(Source):
                 check_reach(spark, path, self.context.name)
             if options.format == "delta":
                 return self._delta(spark, reader, paths)
+            if not paths:
+                return reader.load()
             return reader.load(paths[0] if options.stream else paths)
         except FlameError:
             raise

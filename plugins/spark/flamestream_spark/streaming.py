@@ -1,4 +1,4 @@
-"""Streaming DataFrames through a flow: `stream(flow, pages=streaming_df, checkpoint=…)`.
+"""Streaming DataFrames through a flow: `stream(flow, pages=df, checkpoint=…)`.
 
     CHECKPOINT/spool/SOURCE     what Spark has read, until a snapshot of the job covers it
     CHECKPOINT/query/SOURCE     how far Spark is; written by Spark
@@ -150,7 +150,9 @@ def _output_mode(given: str | Mapping[str, str], source: str) -> OutputMode:
 
 
 class Streaming:
-    """A flow that runs over streaming DataFrames. The methods are named as those of Spark's `StreamingQuery`.
+    """Flow that runs over streaming DataFrames.
+
+    The methods are named as those of Spark's `StreamingQuery`.
 
     Args:
         spec, job: The job, which has not begun.
@@ -163,7 +165,7 @@ class Streaming:
         self, spec: JobSpec, job: AnyJob, queries: Mapping[str, Query], outputs: Mapping[str, str], spark: Any
     ) -> None:
         self.queries = queries
-        """What feeds each source; `.query` is Spark's own handle."""
+        """The queries that feed the sources; `.query` is Spark's own handle."""
         self._spec, self._job, self._outputs, self._spark = spec, job, outputs, spark
         self._report: JobReport | None = None
         self._error: BaseException | None = None
@@ -198,7 +200,10 @@ class Streaming:
         return await self._job.run()
 
     def _watch_program(self) -> None:
-        """Stop with the program: threads that read would keep it from ending, if an error or Ctrl-C has ended it."""
+        """Stop when the main thread has ended.
+
+        Threads that read would otherwise keep the program from ending after an error or Ctrl-C.
+        """
         main = threading.main_thread()
         while not self._ended.wait(_STEP_S):
             if not main.is_alive():
@@ -222,7 +227,7 @@ class Streaming:
         return self._report
 
     def exception(self) -> BaseException | None:
-        """Why it has failed; None: it runs, or ended well."""
+        """Return why it has failed; None: it runs, or ended well."""
         return self._error
 
     def output(self, sink: str = "") -> Any:
@@ -297,7 +302,9 @@ class Streaming:
         self.awaitTermination()
 
     def awaitTermination(self, timeout: float | None = None) -> bool:
-        """Wait until it ends. Ctrl-C ends it: what has been read is delivered, as by `stop`.
+        """Wait until the job ends.
+
+        Ctrl-C ends it: what has been read is delivered, as by `stop`.
 
         Args:
             timeout: In seconds; None: for ever.

@@ -1,4 +1,7 @@
-"""`python -m flamestream_spark.submit` prints the path of the program that spark-submit is given."""
+"""Command that prints the path of the program for spark-submit.
+
+Call it as `python -m flamestream_spark.submit`.
+"""
 
 from __future__ import annotations
 

@@ -74,6 +74,17 @@ def test_words_of_a_topic_are_counted(tmp_path: Path) -> None:
         running.wait()
 
 
+@pytest.mark.parametrize("place", ["here", "spark"])
+@pytest.mark.timeout(300)
+def test_a_connector_that_is_missing_is_named_before_anything_starts(tmp_path: Path, place: str) -> None:
+    command = [*job(tmp_path, '{ "spark.ui.enabled" = "false" }'), "--on", place]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=250, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "source 'lines': Spark cannot read it: [KAFKA_DATA_SOURCE_NOT_ENABLED]" in done.stderr
+    assert "spark.jars.packages" in done.stderr
+    assert not [*(tmp_path / "topic-counts").glob("part-*")]
+
+
 def counted(folder: Path) -> Counter[str]:
     """Return the last count of each word."""
     found: Counter[str] = Counter()

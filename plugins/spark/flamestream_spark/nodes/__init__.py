@@ -1,1 +1,1 @@
-"""Nodes as tasks of Spark: the stage of each, what its task runs, and what follows from where it runs."""
+"""Nodes as tasks of Spark: stage, program, and the effects of where each runs."""

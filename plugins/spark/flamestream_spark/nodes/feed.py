@@ -1,7 +1,9 @@
-"""Sources `spark` of a job whose workers are tasks of Spark: the driver has the session, tasks read what it writes.
+"""Sources `spark` of a job whose workers are tasks of Spark.
+
+The driver has the session; tasks read what it writes.
 
 For each such source the driver begins to fill a spool before the workers start; the worker that has its front waits for
-parts there. A worker that is started again reads the same parts: Spark does not read anew.
+parts there. A worker that is started again reads the same parts: Spark does not read again.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from flamecore.abc.config import Edge, JobConfig
 from flamecore.abc.source import EdgeContext, Prefix
 from flamecore.errors import ConfigError, FlameError
 from flamecore.runtime.config.options import options_of
-from flamestream_spark.source import SparkSource
+from flamestream_spark.source import SparkSource, says_what
 from flamestream_spark.spool.reader import Feeds
 
 _PREFIX: Final = "flamestream-spool-"
@@ -29,7 +31,7 @@ _PREFIX: Final = "flamestream-spool-"
 def sources_of(config: JobConfig) -> dict[str, Edge]:
     """Return the sources that Spark reads, by name."""
     found = {name: edge for name, edge in config.source.items() if (edge.use or "").rpartition(":")[2] == "spark"}
-    return {name: edge for name, edge in found.items() if any(edge.options.get(k) for k in ("path", "table", "sql"))}
+    return {name: edge for name, edge in found.items() if says_what(edge.options)}
 
 
 def with_spools(config: JobConfig, *, local: bool) -> JobConfig:
@@ -76,7 +78,7 @@ class Feed:
             yield SparkSource(options, EdgeContext(name, job=self._job, prefix=self._prefixes.get(name)))
 
     def ahead(self) -> dict[str, tuple[str, ...]]:
-        """Return, by name of the source, the operations that executors run as they fill its spool."""
+        """Return, by source, the operations that executors run as they fill its spool."""
         return {source.context.name: source.ahead.operations for source in self._sources() if source.ahead is not None}
 
     def start(self, failed: Callable[[FlameError], None]) -> None:

@@ -1,4 +1,4 @@
-"""A node in a task of Spark: a process of its own below the task, which goes when the task goes."""
+"""Node in a task of Spark: a process below the task, which ends with the task."""
 
 from __future__ import annotations
 

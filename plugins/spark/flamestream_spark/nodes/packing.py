@@ -1,4 +1,4 @@
-"""Flows by value: those of a notebook or of the main program, which a node cannot import.
+"""Flows by value: those of a notebook or main program, which nodes cannot import.
 
 Spark's own pickler writes them, as it does a pandas UDF, and the bytes go to executors in the closure of the task that
 Spark runs there, with the rest of what a node must know to join. A node reads them from its private folder. Nothing
@@ -93,7 +93,7 @@ def _functions(flow: FlowGraph) -> Iterator[Callable[..., Any]]:
 
 
 def _hinted(flow: FlowGraph) -> dict[str, Any]:
-    """Return what hints of functions and classes of the main program name: a pickler does not look at hints."""
+    """Return what hints in the main program name: a pickler does not look at hints."""
     from pyspark import cloudpickle
 
     space = vars(sys.modules[_MAIN])
@@ -112,7 +112,7 @@ def _hinted(flow: FlowGraph) -> dict[str, Any]:
 
 
 def _unsendable(flow: FlowGraph, error: Exception) -> FlameError:
-    """Return an error that names what cannot be pickled: its vertex, function and variable."""
+    """Return an error for what cannot be pickled: vertex, function and variable."""
     for vertex in flow.graph().vertices:
         for function in user_functions(vertex):
             own: Any = function
@@ -134,7 +134,7 @@ def _unsendable(flow: FlowGraph, error: Exception) -> FlameError:
 
 
 def _culprit(value: Any, depth: int) -> tuple[str, str] | None:
-    """Return the variable of a function that cannot be pickled, and why; None: all can."""
+    """Return the function's variable that cannot be pickled, and why; None: all can."""
     from pyspark import cloudpickle
 
     try:

@@ -124,7 +124,9 @@ def _own_host(options: Options, master: str) -> str:
 
 
 def problems(options: Options, context: HostContext) -> Iterator[FlameError]:
-    """Yield the problems of a job on Spark: missing libraries, and work that no executor can do.
+    """Yield the problems of a job on Spark.
+
+    These are missing libraries, and work that no executor can do.
 
     Args:
         options: Options of the host.

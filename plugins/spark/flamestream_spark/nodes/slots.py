@@ -1,4 +1,7 @@
-"""The number of tasks that Spark can run at once, and whether it is enough: a job starts whole or never."""
+"""Number of tasks that Spark can run at once, and whether it is enough.
+
+A job starts with all of its tasks or not at all.
+"""
 
 from __future__ import annotations
 
@@ -43,16 +46,17 @@ def slots_of(master: str, cpus: int = 1) -> int | None:
 
 
 def wanted(context: HostContext) -> tuple[int, int]:
-    """Slots that a job takes: for its nodes, and for what else Spark does for it while it runs."""
+    """Return the slots for the nodes of a job, and those for its other work on Spark."""
     deploy, workers = context.config.deploy, context.config.job.workers
     edges = (use for part, use in context.drivers.items() if part.startswith("source."))
     return workers + (workers if deploy.acker == "own" else 0), int(any(e.rpartition(":")[2] == "spark" for e in edges))
 
 
 def check_speculation(config: Setting) -> None:
-    """Refuse speculation by time: Spark would start each node a second time, and end the first one.
+    """Refuse speculation by time.
 
-    Without a time it starts nothing of a stage of one task a second time.
+    Spark would start each node a second time, and end the first one. Without a time it starts nothing of a stage of one
+    task a second time.
 
     Args:
         config: See `Setting`.
@@ -112,7 +116,7 @@ def _is_on(config: Setting, name: str) -> bool:
 
 
 def _most(config: Setting, cpus: int) -> int | None:
-    """Return the slots of all executors that dynamic allocation may have, or None: it is not said."""
+    """Return the slot limit of dynamic allocation, or None if it is not configured."""
     executors, cores = config("spark.dynamicAllocation.maxExecutors", ""), config("spark.executor.cores", "")
     if not (executors.isdigit() and cores.isdigit()) or int(executors) >= _UNBOUNDED:
         return None
@@ -120,7 +124,10 @@ def _most(config: Setting, cpus: int) -> int | None:
 
 
 def _counted(session: Any, wanted: int) -> int:
-    """Ask Spark how many partitions it makes of something: as many as there are cores. Executors may be coming yet."""
+    """Return how many partitions Spark makes of a range: as many as it has cores.
+
+    Wait for a time until there are `wanted`, as executors may still be starting.
+    """
     deadline = time.monotonic() + _COMING_S
     while True:
         rows = session.range(0, 1 << 16).selectExpr("spark_partition_id() as p").distinct().count()

@@ -1,4 +1,6 @@
-"""Executors to spare, made ready: the first task of Python on an executor takes seconds more than those after it.
+"""Spare executors, made ready for Python.
+
+The first Python task on an executor takes seconds more than those after it.
 
 Java loads what such a task needs, and the process is started that those of tasks are forked from. If an executor is
 lost, the node that takes the place of the one on it does not wait for that.
@@ -32,7 +34,10 @@ class Spares:
         self._thread: threading.Thread | None = None
 
     def make_ready(self, count: int) -> None:
-        """Start so many tasks, as soon as there is room: an executor may be coming in the place of a lost one."""
+        """Start this many tasks as soon as there is room.
+
+        An executor may be starting in the place of a lost one.
+        """
         if count > 0 and (self._thread is None or not self._thread.is_alive()):
             self._thread = threading.Thread(target=self._run, args=(count,), name=self._tag, daemon=True)
             self._thread.start()

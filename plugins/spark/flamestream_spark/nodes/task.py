@@ -76,7 +76,9 @@ def _run(name: str, role: str, bootstrap: Mapping[str, Any], version: str) -> st
 
 
 def own_host(control: str) -> str:
-    """Return where other machines reach this one, as this executor was told, or by the way to the driver.
+    """Return the address at which other machines reach this one.
+
+    This is the address that the executor was given, or that of its route to the driver.
 
     Args:
         control: Where the driver is.

@@ -1,1 +1,1 @@
-"""Sessions of Spark: finding a Java, making or taking a session, and its errors in plain words."""
+"""Sessions of Spark: finding a Java, making or taking a session, and its errors."""

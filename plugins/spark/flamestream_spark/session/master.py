@@ -1,4 +1,4 @@
-"""The master and the configuration of Spark, as far as they are known before there is a session.
+"""Master and configuration of Spark, as far as known before there is a session.
 
 Spark itself takes such words from spark-submit, from `PYSPARK_SUBMIT_ARGS` and from its `spark-defaults.conf`.
 """
@@ -41,7 +41,10 @@ def is_remote() -> bool:
 
 
 def given_to_spark() -> Mapping[str, str]:
-    """Return the configuration that Spark is given otherwise: by spark-submit, or its environment and defaults."""
+    """Return the configuration that Spark gets from elsewhere.
+
+    It comes from spark-submit, or from the environment and the defaults of Spark.
+    """
     if is_submitted():
         from pyspark import SparkConf, SparkContext
 
@@ -107,7 +110,7 @@ def _defaults() -> dict[str, str]:
 
 
 def has_own_logging(given: Mapping[str, str]) -> bool:
-    """Return whether somebody has said how Spark is to log."""
+    """Return whether the logging of Spark is configured."""
     options = given.get("spark.driver.extraJavaOptions", "") + os.environ.get("SPARK_SUBMIT_OPTS", "")
     return "log4j" in options or (_conf_folder() / "log4j2.properties").is_file()
 

@@ -22,7 +22,9 @@ WHICH_PYTHON: Final = (
 
 
 def reason(error: Exception | None) -> tuple[str, tuple[str, ...]]:
-    """Why a stage has ended, and what else is to be said of it: last lines of the node that it ended by, or what to do.
+    """Return why a stage has ended, and further lines to show.
+
+    These are the last lines of the node that ended it, or what to do.
 
     >>> reason(None)
     ('has ended', ())
@@ -47,7 +49,7 @@ def reason(error: Exception | None) -> tuple[str, tuple[str, ...]]:
 
 
 def is_cancelled(error: BaseException) -> bool:
-    """Return whether a job of Spark has ended because somebody has told it to.
+    """Return whether a job of Spark has ended because it was cancelled.
 
     >>> is_cancelled(RuntimeError("[SPARK_JOB_CANCELLED] Job 3 cancelled")), is_cancelled(RuntimeError("no file"))
     (True, False)

@@ -1,4 +1,7 @@
-"""Sessions of Spark: the one that is active, or one made of a configuration. One that was active is never stopped."""
+"""Sessions of Spark: the active one, or one made of a configuration.
+
+A session that was active before is never stopped.
+"""
 
 from __future__ import annotations
 
@@ -94,11 +97,11 @@ def settings_of(
 
 @contextmanager
 def session(master: str = "", config: Mapping[str, str] | None = None) -> Iterator[Any]:
-    """Use the active session; without one, make one, and stop it when the last that uses it is done.
+    """Use the active session, or make one and stop it when its last user is done.
 
     Args:
-        master: Where a session that is made runs: "local[4]", "spark://host:port", "yarn", … By default, and under
-            spark-submit, as Spark is told otherwise.
+        master: Address of Spark for a new session: "local[4]", "spark://host:port", "yarn", … By default, and under
+            spark-submit, that of Spark's own configuration.
         config: Its configuration; of no effect on one that is there.
 
     Raises:
@@ -129,6 +132,17 @@ def facts_of(session: Any) -> dict[str, str]:
     facts = {"master": session.conf.get("spark.master", "?")}
     page = getattr(_context(session), "uiWebUrl", None)
     return facts | ({"ui": page} if page else {})
+
+
+def has_pages(session: Any) -> bool:
+    """Return whether Spark serves its web pages.
+
+    Over Spark Connect their address is not known, so the configuration decides.
+    """
+    context = _context(session)
+    if context is None:
+        return str(session.conf.get("spark.ui.enabled", "true")).lower() == "true"
+    return context.uiWebUrl is not None
 
 
 def name_of(job: str, work: str, *parts: str) -> str:
@@ -194,16 +208,20 @@ def show_name(session: Any, name: str) -> None:
 
 
 def cancel_tag(session: Any, tag: str) -> None:
-    """Cancel the jobs of Spark that have a tag."""
+    """Cancel the jobs of Spark that have a tag; if Spark has ended, so have they."""
     context = _context(session)
     if context is None:
         session.interruptTag(tag)
-    else:
+        return
+    try:
         context.cancelJobsWithTag(tag)
+    except Exception:
+        if not is_gone(session):
+            raise
 
 
 def is_gone(session: Any) -> bool:
-    """Return whether Spark runs nothing any more: its driver in Java has ended, or somebody has stopped the session."""
+    """Return whether Spark has ended: its Java driver is gone, or its session stopped."""
     context = _context(session)
     if context is None:
         return False

@@ -1,1 +1,1 @@
-"""The spool: a folder that executors fill with rows, and that a front reads in one order."""
+"""Spool: a folder that executors fill with rows, and a front reads in one order."""

@@ -1,8 +1,10 @@
-"""The prefix of a source in the tasks that fill its spool: on executors, in parallel, before any worker.
+"""Prefix of a source in the tasks that fill its spool.
+
+Executors run it in parallel, before any worker.
 
 Its results stand beside the rows, in the metadata of their batches. So the rows are all there, as they are
 without it: a position means the same, another version of the flow reads them as well, and where nothing stands beside
-them the worker runs the prefix itself. That is so for rows on which a function fails, too.
+them the worker runs the prefix itself. The same holds for rows on which a function fails.
 """
 
 from __future__ import annotations
@@ -21,10 +23,10 @@ _KEY: Final = b"flamestream.ahead"
 
 _MOST_ROWS: Final = 1024
 _MOST_BYTES: Final = 1 << 22
-"""So many rows, or bytes of rows, go through the prefix at once: what they come to is held, and read, at once."""
+"""Rows, or bytes of rows, that go through the prefix together: their results are held, and read, together."""
 
 _IN_VAIN: Final = 3
-"""So many more pieces than others may come to nothing; then no more is tried in this task."""
+"""Maximum excess of pieces without a result over others; beyond it, this task tries no more."""
 
 Pieces = Callable[[Any], Iterator[tuple[Any, Any]]]
 
@@ -45,7 +47,9 @@ def errand_of(prefix: Prefix, source: str, spare: tuple[str, ...]) -> dict[str, 
 
 
 def open_errand(told: Mapping[str, Any]) -> Pieces | None:
-    """Import what is to run. None if it is not to be had here, or is another version: the worker then does it all.
+    """Import the work to run, or return None.
+
+    None: it is missing here, or is another version; the worker then does all of it.
 
     Args:
         told: By `errand_of`.
@@ -103,7 +107,9 @@ class Runner:
 
 
 def read_ahead(prefix: Prefix | None, metadata: Mapping[bytes, bytes] | None) -> list[Any] | None:
-    """Return what the prefix has made of each row of a batch; None: nothing that this version of the flow takes.
+    """Return the results of the prefix for each row of a batch, or None.
+
+    None: the metadata has nothing that this version of the flow takes.
 
     Args:
         prefix: The prefix of the flow that reads.

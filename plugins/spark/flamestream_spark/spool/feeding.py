@@ -1,4 +1,4 @@
-"""The job of Spark that fills a spool, on a thread of the program that has the session."""
+"""Spark job that fills a spool, on a thread of the program with the session."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ _HINTS: Final = {
     "PATH_NOT_FOUND": "Is that the path? It is looked for where the executors run.",
     "DATA_SOURCE_NOT_FOUND": "Is that the format? One that Spark does not bring needs its jars: config = "
     '{ "spark.jars.packages" = "…" }.',
+    "KAFKA_DATA_SOURCE_NOT_ENABLED": "Spark does not bring the connector of Kafka: config = "
+    '{ "spark.jars.packages" = "org.apache.spark:spark-sql-kafka-0-10_2.13:VERSION OF SPARK" }.',
     "TABLE_OR_VIEW_NOT_FOUND": "Is that the table? A session that is made here has none but those of its catalogue.",
 }
 """What to do, by what Spark says."""
@@ -85,13 +87,15 @@ def write_batch(
 
 
 def _query_of(spark: Any) -> str:
-    """Return the query in whose batch this is called, as Spark tells its tasks; empty if it does not."""
+    """Return the query of the current batch as Spark passes it to tasks; empty: none."""
     (row,) = spark.range(0, 1, 1, 1).mapInArrow(parts.tell_query, "query string").collect()
     return str(row.query)
 
 
 def _check_blocks(rows: list[Any], spool: Spool) -> None:
-    """Make sure that each block of a file lies in one part: rows that a step has mixed are in no stable order.
+    """Check that each block of a file lies in one part.
+
+    Rows that a step has mixed are in no stable order.
 
     Raises:
         SourceError: They are mixed.
@@ -193,7 +197,7 @@ def shown(file: str) -> str:
 
 
 def failed(source: str, error: Exception) -> SourceError:
-    """Return the error of Spark or an executor in short, with the file if it names one."""
+    """Return an error of Spark or an executor in short, with the file if it names one."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     said = gist(str(error)) or repr(error)
     file = _FAILED_FILE.search(str(error))

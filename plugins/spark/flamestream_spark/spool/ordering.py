@@ -1,4 +1,4 @@
-"""The order of the rows of a DataFrame: one that is the same whenever the same rows are read.
+"""Order of the rows of a DataFrame: the same whenever the same rows are read.
 
 Global times count rows, so what a flow puts out depends on their order. Spark itself promises none: how rows lie in
 partitions depends on the number of cores, on sizes, on who was first. Two orders do not: that of columns, and that of
@@ -142,12 +142,12 @@ def _keys(frame: Any, order_by: Sequence[str], source: str) -> list[str]:
 
 
 def has_stable_order(frame: Any) -> bool:
-    """Return whether the rows of a DataFrame come straight from files, whose order is the same in every run."""
+    """Return whether rows come straight from files, in the same order in every run."""
     return _placed(frame) is not None
 
 
 def _placed(frame: Any) -> Any | None:
-    """Return the DataFrame with the columns `PLACE`; None if its rows do not lie as they do in files."""
+    """Return the DataFrame with columns `PLACE`; None: its rows are not in file order."""
     from pyspark.errors import AnalysisException
 
     if not _from_files(frame, "analyzed"):
@@ -164,7 +164,7 @@ def _placed(frame: Any) -> Any | None:
 
 
 def _from_files(frame: Any, stage: str) -> bool:
-    """Return whether a plan is one read of files, and steps that keep the order of rows."""
+    """Return whether a plan is one read of files, and steps that keep the row order."""
     java = getattr(frame, "_jdf", None)
     if java is None:
         return _remote_from_files(frame._plan)
@@ -184,7 +184,10 @@ def _from_files(frame: Any, stage: str) -> bool:
 
 
 def _remote_from_files(plan: Any) -> bool:
-    """Return the same of a plan of Spark Connect, of which only the part in the client is known: no table, no query."""
+    """Return whether a plan of Spark Connect is one read of files, and such steps.
+
+    Only the part of the plan in the client is known: no table, no query.
+    """
     while type(plan).__name__ in _KEEPING_REMOTE and not plan._references:
         plan = plan._child
     return type(plan).__name__ == "DataSource"

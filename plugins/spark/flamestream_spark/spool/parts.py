@@ -1,4 +1,6 @@
-"""Runs on executors: writes what Spark hands over to files of Arrow in one place, each there whole or not at all.
+"""Writers on executors: they put rows from Spark into files of Arrow in one place.
+
+Each file is there whole or not at all.
 
 Nothing but pyarrow is imported, and fsspec for an object store. The module travels with the function: executors need
 not have this package.
@@ -28,7 +30,7 @@ ABOUT: Final = b"flamestream.part"
 
 SUFFIX: Final = ".arrow"
 SCHEMA: Final = "name string, rows bigint, partition int, file string, start bigint, query string"
-"""What comes out, in Spark's words: a row for each part that was written."""
+"""The result as a schema of Spark: a row for each part that was written."""
 
 _RESULT: Final = pa.schema(
     [
@@ -109,7 +111,7 @@ def tell_query(batches: Iterable[Any]) -> Iterator[Any]:
 
 
 def _open_errand(errand: dict[str, Any] | None) -> Any:
-    """Make ready for the operations; None: nothing runs here, and the worker does it all."""
+    """Prepare the operations to run here; None: the worker runs all of them."""
     if errand is None:
         return None
     try:
@@ -201,7 +203,10 @@ class Part:
 
 
 def _in_utc(rows: Any) -> Any:
-    """Return the rows with times in UTC: the zone of the session, by which Spark writes them, may change."""
+    """Return the rows with times in UTC.
+
+    Spark writes them in the zone of the session, which may change.
+    """
     fields = [(field, _utc(field.type)) for field in rows.schema]
     if all(kind is field.type or kind == field.type for field, kind in fields):
         return rows

@@ -1,4 +1,7 @@
-"""Reads the rows of a spool as payloads, in order; a position is the number of a row, and a seal of what it holds."""
+"""Rows of a spool as payloads, in order.
+
+A position is the number of a row, and a seal of what it holds.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,9 @@ _END: Final = object()
 
 
 class Places(Sequence[tuple[int, str]]):
-    """Positions of rows in a batch, made when they are asked for: the row's number, and a seal of what it holds.
+    """Positions of rows in a batch, made on demand.
+
+    A position is the row's number, and a seal of what it holds.
 
     Args:
         first: Number of the batch's first row.
@@ -200,7 +205,10 @@ class RowsReader(Reader):
             self._done.append(taken)
 
     def _take(self, rows: Rows) -> None:
-        """Make rows those that are read from: behind what is to be skipped, and without what is no data."""
+        """Make these the rows to read from.
+
+        Rows that were read before are skipped; the column of file names is left out.
+        """
         first, batch, (file, since), number, metadata = rows
         self._ahead = read_ahead(self._prefix, metadata)
         self._next = first + batch.num_rows
@@ -232,7 +240,7 @@ class RowsReader(Reader):
             self._at, self._after = row - first + 1, None
 
     def _from(self, row: int, file: str) -> None:
-        """Rows from this one on are of that file."""
+        """Note that the rows from this one on are of that file."""
         if not self._files or self._files[-1][1] != file:
             self._files.append((row, file))
 

@@ -1,4 +1,6 @@
-"""A spool: a place that executors fill with rows, and that a front reads in one order, again and again if it must.
+"""Spool: a place that executors fill with rows, and a front reads in one order.
+
+The front may read the rows several times.
 
     _spool.json                      how its rows are ordered, if they may be read before their batch is complete
     batch-00000000000000000004/      parts of a batch: files of Arrow, each there whole or not at all
@@ -9,7 +11,7 @@
     _end.json                        there is no batch from this one on
     _failed.json                     why no more comes
 
-Rows are numbered from 0 through all batches: that is their position. A batch is complete once and for all: whoever
+Rows are numbered from 0 through all batches: that is their position. A complete batch does not change: a writer that
 comes later with one of the same number changes nothing.
 """
 
@@ -52,7 +54,7 @@ class Batch(msgspec.Struct, frozen=True):
 
     @property
     def end(self) -> int:
-        """Number of the first row behind it."""
+        """Return the number of the first row behind it."""
         return self.first + sum(rows for _, rows in self.parts)
 
 
@@ -117,7 +119,10 @@ class Spool:
         self.open()
 
     def announce(self, order: Order) -> None:
-        """Batch 0 may be read while it is written: its rows are in this order, whoever writes it."""
+        """Announce that batch 0 may be read while it is written.
+
+        Its rows are in this order, whichever task writes it.
+        """
         self._say("_spool.json", order)
 
     def announced(self) -> Order | None:

@@ -1,4 +1,6 @@
-"""Aggregations of streams in update mode: a row stands for all former ones of its key, and which columns are the key.
+"""Aggregations of streams in update mode, and the columns that are their keys.
+
+A row stands for all former ones of its key.
 
 A batch holds the new rows of the keys that have changed, each key once. The flow can tell which of its former rows a
 new one stands for as long as the row carries the whole key, and as long as every change of a key arrives.
@@ -20,7 +22,7 @@ _WINDOW: Final = "spark.timeWindow"
 
 
 def keys_of(frame: Any, source: str) -> tuple[str, ...]:
-    """Return the columns that are the key of the rows of a streaming DataFrame in update mode.
+    """Return the key columns of the rows of a streaming DataFrame in update mode.
 
     Args:
         frame: The DataFrame.
@@ -73,7 +75,7 @@ def keys_of(frame: Any, source: str) -> tuple[str, ...]:
 
 
 def _grouped(aggregate: Any) -> tuple[list[str], dict[int, int]]:
-    """Return the words for what an aggregation groups by, and which of its columns carries which of these."""
+    """Return the keys of an aggregation as text, and the key that each column carries."""
     labels, carried = [], {}
     outputs = _all(aggregate.aggregateExpressions())
     for place, key in enumerate(_all(aggregate.groupingExpressions())):

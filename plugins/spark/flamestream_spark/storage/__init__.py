@@ -1,1 +1,4 @@
-"""Storage: files by their names below one place, be that a folder or a URL. Knows no spool and no table."""
+"""Storage: files by their names below one place, a folder or a URL.
+
+It does not depend on spools or tables.
+"""

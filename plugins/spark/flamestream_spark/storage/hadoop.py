@@ -1,4 +1,7 @@
-"""The file systems that a session of Spark has the classes of: it reads and writes URLs by these, and not by fsspec."""
+"""File systems whose classes a session of Spark has.
+
+Spark reads and writes URLs by these, and not by fsspec.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,13 @@ _JARS = {
 
 
 def check_reach(spark: Any, url: str, source: str) -> None:
-    """Make sure that a session has the file system of a URL. Over Spark Connect that is not known.
+    """Check that a session has the file system of a URL.
+
+    Over Spark Connect that is not known.
 
     Args:
         spark: The session.
-        url: What it is to read.
+        url: The URL to read.
         source: Name of the source, for errors.
 
     Raises:
@@ -50,7 +55,10 @@ def check_reach(spark: Any, url: str, source: str) -> None:
 
 
 def has_file_system(spark: Any, url: str) -> bool:
-    """Return whether a session has the file system of a URL. Over Spark Connect, where that is not known, it has."""
+    """Return whether a session has the file system of a URL.
+
+    Over Spark Connect, where that is not known, return True.
+    """
     try:
         _look_up(spark, url)
     except Exception:  # noqa: BLE001 - whatever Java says of it

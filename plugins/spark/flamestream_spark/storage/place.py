@@ -58,7 +58,10 @@ class Place(ABC):
 
     @abstractmethod
     def put(self, name: str, write: Callable[[Path], None]) -> int:
-        """Make a file of what `write` writes to a path; return its bytes. If that fails nothing is left behind."""
+        """Create a file of what `write` writes to a path; return its size in bytes.
+
+        If that fails, nothing is left behind.
+        """
 
     @abstractmethod
     def remove(self, names: Iterable[str]) -> None:

@@ -1,1 +1,4 @@
-"""Tables: payloads as columns of Arrow and back, and folders and Delta tables that take batches exactly once."""
+"""Tables: payloads as columns of Arrow and back, and outputs.
+
+Outputs are folders and Delta tables that take batches exactly once.
+"""

@@ -28,7 +28,7 @@ TIMES: Final = ("_time", "_front", "_place")
 """Columns that order outputs: the two parts of the global time, and the place among the outputs of that time."""
 
 _PREFIX: Final = [("time", ">u8"), ("front", ">u4")]
-"""What an order begins with: see `flamecore.model.meta`."""
+"""The beginning of an order: see `flamecore.model.meta`."""
 
 _TIME_TYPES: Final = (pa.int64(), pa.int64(), pa.int64())
 
@@ -54,7 +54,9 @@ Convert = Callable[[Any], Any]
 
 
 def arrow_type(hint: Any) -> tuple[Any, Convert | None]:
-    """Arrow's type for a hint, and what makes its values of the hint's; None if they are the same.
+    """Return Arrow's type for a hint, and a function that converts values to it.
+
+    The function is None if the values stay the same.
 
     >>> str(arrow_type(int | None)[0]), str(arrow_type(object)[0])
     ('int64', 'string')
@@ -88,7 +90,7 @@ def arrow_type(hint: Any) -> tuple[Any, Convert | None]:
 
 
 def named_type(hint: Any, words: str) -> Any:
-    """Return Arrow's type for a type of Spark that a hint leaves open; None if it is no such type of that hint.
+    """Return Arrow's type for a type of Spark that a hint leaves open; None: no match.
 
     >>> str(named_type(datetime.datetime, "timestamp_ntz")), str(named_type(decimal.Decimal | None, "decimal(10,2)"))
     ('timestamp[us]', 'decimal128(10, 2)')
@@ -253,7 +255,10 @@ class Form:
 
 
 def _with_intervals(schema: Any) -> Any:
-    """Return the schema with Spark's own, if there is an interval in it, which Spark would read as a number."""
+    """Return the schema, with Spark's own if there is an interval in it.
+
+    Spark would otherwise read the interval as a number.
+    """
     if not any(pa.types.is_duration(kind) for kind in schema.types):
         return schema
     from pyspark.sql.pandas.types import from_arrow_schema
@@ -262,7 +267,10 @@ def _with_intervals(schema: Any) -> Any:
 
 
 def _times(orders: Sequence[bytes]) -> tuple[Any, Any, Any]:
-    """Time and front of each order, and its place among those that follow each other with the same ones."""
+    """Return time and front of each order, and its place among equal ones.
+
+    The place counts the orders that follow each other with the same time and front.
+    """
     import numpy as np
 
     prefixes = np.frombuffer(b"".join([order[:12] for order in orders]), _PREFIX)

@@ -1,4 +1,6 @@
-"""Tables of a catalogue of Spark over the folders that the sink writes: a name, columns, and where the files are.
+"""Tables of a catalogue of Spark over the folders that the sink writes.
+
+A table is a name, columns, and where the files are.
 
 The table is an external one. The sink goes on to write its folder, with all that it promises of that; dropping the
 table leaves the files.

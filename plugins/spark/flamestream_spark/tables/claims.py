@@ -1,4 +1,6 @@
-"""A prefix in an object store that takes batches exactly once: each is claimed before its files come.
+"""Prefix in an object store that takes batches exactly once.
+
+Each batch is claimed before its files come.
 
     _flamestream/00000000000000000041.json        claim 41: who, whose output, its files, complete below which time
     part-RUN-00000000000000000017-41.parquet      the batch of claim 41: everything of that run below time 17
@@ -248,16 +250,18 @@ class ClaimedFolder:
 
 
 def settled(place: Place) -> tuple[Claim, frozenset[str]] | None:
-    """Return the claim that says how far an output is, and the files of which it is open whether they count.
+    """Return the claim that bounds an output, and its undecided files.
 
-    A file that was there before this is called counts, if it is of a run of the claim and not among the open ones: an
+    The claim says how far the output is. It is open whether the undecided files count.
+
+    A file that was there before this is called counts, if it is of a run of the claim and not an undecided one: an
     output that is opened later finds it.
 
     Args:
         place: The prefix.
 
     Returns:
-        None: nobody has opened it yet.
+        None: no run has opened it yet.
 
     Raises:
         OSError: The server says no.

@@ -1,4 +1,7 @@
-"""Columns of a DataFrame as Arrow can carry them: wrong ones are named before the first row is read."""
+"""Columns of a DataFrame as Arrow can carry them.
+
+Wrong ones are named before the first row is read.
+"""
 
 from __future__ import annotations
 
@@ -48,12 +51,18 @@ def fitted(frame: Any, source: str) -> Any:
 
 
 def numbered(frame: Any) -> Any:
-    """Return the DataFrame with columns called "0", "1", …: other names may hold what means something to Spark."""
+    """Return the DataFrame with columns named "0", "1", and so on.
+
+    Other names may hold characters with a meaning for Spark.
+    """
     return frame.toDF(*(str(place) for place in range(len(frame.columns))))
 
 
 def taken(frame: Any, names: Any) -> Any:
-    """Return the DataFrame with these columns, in order; any characters may stand in a name."""
+    """Return the DataFrame with these columns, in order.
+
+    Names may have any characters.
+    """
     every = list(frame.columns)
     return numbered(frame).select(*(str(every.index(name)) for name in names)).toDF(*names)
 
@@ -71,7 +80,7 @@ def types_of(schema: Any) -> dict[str, str]:
 
 
 def kept_types(type_: Any, schemas: Iterable[Any]) -> dict[str, str]:
-    """Return Spark's types of output columns as the input has them, where a hint leaves them open.
+    """Return the types of Spark that outputs keep from the input where hints are open.
 
     A column keeps the type of the input column of its name. Times in other columns have no zone if none of the input
     has one.
@@ -196,7 +205,7 @@ def sortable(kind: Any) -> bool:
 
 
 def _without_void(kind: Any, *, inside: bool = False) -> Any:
-    """Return the type with text in the place of nested void; the same object if there is none."""
+    """Return the type with text for nested void; the same object if there is none."""
     from pyspark.sql.types import ArrayType, MapType, NullType, StringType, StructField, StructType
 
     if isinstance(kind, NullType):

@@ -1,4 +1,7 @@
-"""Tables of Delta Lake, by delta-rs: neither Java nor a session is needed. Its module is imported when it is wanted."""
+"""Tables of Delta Lake, by delta-rs: neither Java nor a session is needed.
+
+The module of delta-rs is imported on first use.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,7 @@ def first_line(error: Exception) -> str:
 
 
 def unfit(table: Any, ours: Any, partitions: Sequence[str] = ()) -> str:
-    """Why no file may be added to a table by one who does nothing but that; empty: it may.
+    """Return why a table does not allow a plain append of a file; empty: it does.
 
     Args:
         table: A `deltalake.DeltaTable`.

@@ -1,4 +1,4 @@
-"""The files of a Delta table in an object store, by the credentials with which delta-rs reaches its log."""
+"""Files of a Delta table in an object store, by the credentials of delta-rs."""
 
 from __future__ import annotations
 

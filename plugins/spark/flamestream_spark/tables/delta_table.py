@@ -31,7 +31,7 @@ from flamestream_spark.tables.partitions import Piece, last_of, pieces_of
 _PROPERTY: Final = "flamestream"
 _PART: Final = re.compile(r"part-([0-9a-f]{8})-(-?\d{19,20})-[0-9a-f]{16}\.parquet")
 _TRIES: Final = 10
-"""How often a commit is tried that others, who write other things to the table, come in the way of."""
+"""Maximum attempts of a commit that conflicts with other writers of the table."""
 
 
 class Owner(msgspec.Struct, frozen=True):
@@ -54,7 +54,7 @@ class DeltaTable:
     """One such table, to be written.
 
     Args:
-        place: Where it lies; made if it is not there.
+        place: Its place; created if it does not exist.
         context: The sink's.
         mode: Fate of output that is there.
         schema: Schema of its rows; a `pyarrow.Schema`.
@@ -109,7 +109,7 @@ class DeltaTable:
             return self._time
 
     def _begin(self) -> None:
-        """Make an empty table that is nobody's."""
+        """Make an empty table without an owner."""
         self._place.make()
         strangers = sorted(name for name in self._place.names(below=True) if name[0] not in "._")
         if strangers:
@@ -164,7 +164,10 @@ class DeltaTable:
         self._still_mine()
 
     def _replace(self, held: Owner) -> None:
-        """Empty it. From the first step on, nobody else of us adds to what the second takes away."""
+        """Empty the table in two steps.
+
+        After the first one no other writer of this project adds rows that the second removes.
+        """
         assert self._mine is not None
         taking = msgspec.structs.replace(held, owner=self._mine.owner)
         self._table.alter.set_table_properties(_told(taking), raise_if_not_exists=False)
@@ -248,7 +251,10 @@ class DeltaTable:
         self._place.force(path.removeprefix("file://").removeprefix(f"{self._place.url}/") for path in sorted(new))
 
     def sync(self, time: int) -> None:
-        """Make durable what is there, and that it is complete below `time`. Raises as `put`."""
+        """Make durable what is there, and that it is complete below `time`.
+
+        It raises what `put` raises.
+        """
         assert self._mine is not None, "sync before open"
         with self._lock:
             if time > self._time:
@@ -260,7 +266,10 @@ class DeltaTable:
             self._place.force(("", LOG))
 
     def _commit(self, time: int, change: Callable[[Any], None]) -> None:
-        """Make a version by `change`, which is given what it has to say besides: that all below `time` is there."""
+        """Make a version by `change`.
+
+        `change` is given the properties of the commit, which say that all below `time` is there.
+        """
         assert self._mine is not None
         run = self._mine.run
         done = self._rs.CommitProperties(app_transactions=[self._rs.Transaction(run, time)])

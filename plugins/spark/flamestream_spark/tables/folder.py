@@ -1,4 +1,6 @@
-"""A folder that takes batches exactly once: a file for each, its time in its name, that is there at once or not at all.
+"""Folder that takes batches exactly once, each as a file.
+
+A file has its time in its name, and is there at once or not at all.
 
     _flamestream.json               whose output it is, who writes it, which runs count, complete below which time
     part-RUN-00000000000000000017.parquet   everything of that run below time 17 that no earlier file holds
@@ -155,7 +157,7 @@ class Folder:
         return reached
 
     def _whole(self, parts: Sequence[_Part], run: str) -> list[_Part]:
-        """Take away what is there of the last batch of a run, if some of its files are missing; return the others."""
+        """Remove an incomplete last batch of a run; return the other parts."""
         mine = [part for part in parts if part.run == run]
         last = [part for part in mine if part.time == max(part.time for part in mine)]
         if not last or len(last) == last[0].files:
@@ -200,7 +202,10 @@ class Folder:
         self._mine = msgspec.structs.replace(self._mine, time=time)
 
     def sync(self, time: int) -> None:
-        """Make durable what is there, and that it is complete below `time`. Raises as `put`."""
+        """Make durable what is there, and that it is complete below `time`.
+
+        It raises what `put` raises.
+        """
         assert self._mine is not None, "sync before open"
         with self._locked():
             self._still_mine()
@@ -236,7 +241,7 @@ class Folder:
         return [*sorted((entry for entry in self.path.rglob("*=*") if entry.is_dir()), reverse=True), self.path]
 
     def _names(self) -> list[str]:
-        """Return the relative paths of the files below this folder, sorted, without hidden ones."""
+        """Return the relative paths of all files below, sorted, without hidden ones."""
         folders = self._folders()
         found = (entry for folder in folders for entry in folder.iterdir() if entry.name[0] not in "._")
         return sorted(str(entry.relative_to(self.path)) for entry in found if entry not in folders)
@@ -247,7 +252,10 @@ class Folder:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Keep others from looking or writing meanwhile. Where there are no such locks (Windows) they are not kept."""
+        """Lock out other readers and writers meanwhile.
+
+        Systems without such locks (Windows) do not lock them out.
+        """
         try:
             import fcntl
         except ImportError:

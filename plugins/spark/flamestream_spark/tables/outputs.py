@@ -1,4 +1,6 @@
-"""The output of a job as the data source hands it on: files or a Delta table, in a folder or an object store.
+"""Output of a job as the data source hands it on.
+
+It is files or a Delta table, in a folder or an object store.
 
 An offset is a run of the job and the time of its last file; or in an object store the number of its claim, as one that
 came to nothing may have had a later time than the one behind it; or a Delta table and its version. It means everything
@@ -30,7 +32,10 @@ Offset = dict[str, Any]
 
 
 class Output(Protocol):
-    """Outputs of a job. Every method raises SourceError: it cannot be read, or is not what was read before."""
+    """Output of a job.
+
+    Every method raises SourceError if it cannot be read, or is not what was read before.
+    """
 
     def schema(self) -> Any:
         """Return the columns as a `StructType`; None: there is nothing yet."""

@@ -1,4 +1,7 @@
-"""Tables cut by the values of some columns, into folders that are named as Spark and Hive name them: `letter=a`."""
+"""Tables cut by the values of some columns, into folders such as `letter=a`.
+
+The folders are named as Spark and Hive name them.
+"""
 
 from __future__ import annotations
 

@@ -216,7 +216,10 @@ class Payloads:
 
 
 def _listed(column: Any, name: str, bad: dict[int, str]) -> list[Any]:
-    """Return the values of a column; note the places of those that Python cannot hold, such as times after 9999."""
+    """Return the values of a column; note the places of those out of Python's range.
+
+    Times after 9999 are such values.
+    """
     try:
         return _listed_at_once(column)
     except (ValueError, OverflowError):
@@ -240,7 +243,9 @@ def _listed_at_once(column: Any) -> list[Any]:
 
 
 def value_of(kind: Any) -> Callable[[Any], Any] | None:
-    """Return a function that makes a value of Python of what Arrow gives, None excepted; None: they are the same.
+    """Return a function from values of Arrow to those of Python; None: no conversion.
+
+    The function does not take None.
 
     Times with a zone come in UTC, whatever the zone of the session, and VARIANTs as the values that they hold.
 
@@ -268,7 +273,10 @@ def value_of(kind: Any) -> Callable[[Any], Any] | None:
 
 
 def type_words(schema: Any) -> dict[str, str]:
-    """Return the types of the columns by name, without a word of what may be null: that may change from row to row."""
+    """Return the types of the columns by name, without nullability.
+
+    Nullability may change from row to row.
+    """
     return {field.name: _words_of(field.type) for field in schema}
 
 

@@ -69,8 +69,8 @@ def test_rows_that_others_put_into_a_folder_are_read_here(settings: dict[str, An
 def test_a_source_says_where_the_session_of_all_runs() -> None:
     spec = spec_of(SOURCE, SINK, {"source.lines.master": "local[3]", "source.lines.config": {"spark.x": "1"}})
     assert problems(spec) == []
-    assert spec.host_driver is not None
-    options = spec.host_driver[1]
+    assert spec.drivers.host is not None
+    options = spec.drivers.host[1]
     assert (options.master, options.config) == ("local[3]", {"spark.x": "1"})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -11,6 +12,8 @@ import time
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
@@ -72,13 +75,14 @@ print([row.value for row in shouted.orderBy("_time", "_place").collect()])
 
 
 @pytest.fixture
-def port(tmp_path: Path) -> Iterator[int]:
-    """Start a server, and yield its port."""
+def ports(tmp_path: Path) -> Iterator[tuple[int, int]]:
+    """Start a server, and yield its port and that of its pages."""
     import pyspark
 
-    with socket.socket() as probe:
+    with socket.socket() as probe, socket.socket() as other:
         probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
+        other.bind(("127.0.0.1", 0))
+        port, pages = int(probe.getsockname()[1]), int(other.getsockname()[1])
     command = [
         str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
         *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "--master", "local[4]"),
@@ -88,7 +92,7 @@ def port(tmp_path: Path) -> Iterator[int]:
             "--conf",
             f"spark.connect.grpc.binding.port={port}",
         ),
-        *("--conf", "spark.ui.enabled=false", "--conf", "spark.sql.shuffle.partitions=2"),
+        *("--conf", f"spark.ui.port={pages}", "--conf", "spark.sql.shuffle.partitions=2"),
         "spark-internal",
     ]
     home = find_java()
@@ -108,13 +112,25 @@ def port(tmp_path: Path) -> Iterator[int]:
             assert server.poll() is None, log.read_text()
             assert time.monotonic() < limit, log.read_text()
             time.sleep(0.1)
-        yield port
+        yield port, pages
     finally:
         os.killpg(server.pid, signal.SIGKILL)
         server.wait()
 
 
-def test_flows_run_over_connect(port: int, tmp_path: Path) -> None:
+def jobs_of(pages: int) -> list[dict[str, Any]]:
+    """Return what Spark's pages show of its jobs."""
+
+    def got(path: str) -> Any:
+        with urlopen(f"http://127.0.0.1:{pages}/api/v1/applications{path}", timeout=60) as answer:
+            return json.load(answer)
+
+    (application,) = got("")
+    return list(got(f"/{application['id']}/jobs"))
+
+
+def test_flows_run_over_connect(ports: tuple[int, int], tmp_path: Path) -> None:
+    port, pages = ports
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_text("to be\nor not to be\n")
     (tmp_path / "words.py").write_text(FLOW)
@@ -130,3 +146,6 @@ def test_flows_run_over_connect(port: int, tmp_path: Path) -> None:
         "6",
         "['OR!', 'NOT!', 'TO!', 'BE!', 'TO!', 'BE!']",
     ]
+    shown = " ".join(tag for job in jobs_of(pages) for tag in job["jobTags"])
+    print(shown)
+    assert "flamestream main: ended: 3 in" in shown

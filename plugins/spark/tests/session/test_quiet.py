@@ -82,7 +82,7 @@ def test_a_log_that_the_user_has_set_up_stays(folder: Path) -> None:
 
 
 def test_jobs_are_named_after_the_flow(spark: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host, "facts_of", lambda session: {"ui": "http://127.0.0.1:4040"})
+    monkeypatch.setattr(host, "has_pages", lambda session: True)
     flow: Any = load_flow("words.py:flow", folder)
     lines = spark.read.text(str(folder / "in"))
     context = spark.sparkContext

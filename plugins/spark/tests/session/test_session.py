@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from flamestream_spark.session.session import settings_of
+from flamestream_spark.session.session import cancel_tag, settings_of
 
 PROGRAM = """
 from flamestream_spark.session.session import active, session
@@ -57,3 +59,31 @@ def test_defaults_of_spark_are_not_overridden() -> None:
 def test_settings_of_spark_submit_come_before_those_of_the_job() -> None:
     made = settings_of("local[2]", {"spark.x": "2", "spark.y": "2"}, {"spark.x": "1"}, submitted=True)
     assert made == {"spark.y": "2", "spark.ui.showConsoleProgress": "false"}
+
+
+class Context:
+    """A context of Spark that refuses to cancel.
+
+    Args:
+        there: Whether its Java answers.
+    """
+
+    def __init__(self, *, there: bool) -> None:
+        self._there = there
+        self._jsc = SimpleNamespace(sc=lambda: self)
+
+    def cancelJobsWithTag(self, tag: str) -> None:
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    def isStopped(self) -> bool:
+        if not self._there:
+            raise ConnectionRefusedError(111, "Connection refused")
+        return False
+
+
+def test_nothing_is_left_to_cancel_where_java_is_gone() -> None:
+    gone: Any = SimpleNamespace(sparkContext=Context(there=False))
+    cancel_tag(gone, "feed")
+    there: Any = SimpleNamespace(sparkContext=Context(there=True))
+    with pytest.raises(ConnectionRefusedError):
+        cancel_tag(there, "feed")

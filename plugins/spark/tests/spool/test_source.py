@@ -22,7 +22,7 @@ from flamecore.errors import ConfigError, OperationError, SourceError
 from flamecore.testing.checks.edges import SourceTests
 from flamecore.testing.checks.sources import check_changed, check_grown
 from flamestream_demo.inverted_index import flow as index
-from flamestream_spark.source import SparkSource
+from flamestream_spark.source import SparkSource, says_what
 from flamestream_spark.spool.feeding import failed, write_batch
 from flamestream_spark.spool.ordering import UnstableOrderWarning, has_stable_order, in_order
 from flamestream_spark.spool.spool import Spool
@@ -314,10 +314,34 @@ def test_a_module_an_executor_lacks_is_named() -> None:
 
 
 def test_exactly_one_input_must_be_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"nothing says what to read"):
+    with pytest.raises(ConfigError, match=r"no input is given"):
         source()
     with pytest.raises(ConfigError, match=r"path and table are given"):
         source(path="x", table="y")
+
+
+def test_formats_that_are_none_of_files_say_themselves_what_is_read(spark: Any, tmp_path: Path) -> None:
+    options = {"format": "rate-micro-batch", "read": {"rowsPerBatch": "5"}, "stream": True, "columns": ("value",)}
+    assert says_what(options)
+    assert not says_what({"spool": "spool"})
+    assert not says_what({"spool": "spool", "format": "csv"})
+    stream = SparkSource(SparkSource.Options(**options, spool=str(tmp_path / "spool")), EdgeContext("numbers", int))
+    assert not stream.capabilities.bounded
+    assert stream.capabilities.host, "Spark reads it, and nobody else"
+
+    async def first() -> list[int]:
+        reader = await stream.open("", None)
+        found: list[int] = []
+        try:
+            while len(found) < 10:
+                batch = await asyncio.wait_for(reader.read(5), 120)
+                assert batch is not None
+                found += batch.values
+        finally:
+            await reader.aclose()
+        return found
+
+    assert sorted(asyncio.run(first())[:10]) == list(range(10))
 
 
 @pytest.mark.parametrize("format", ["parquet", "delta"])

@@ -113,7 +113,7 @@ def test_a_managed_table_is_refused_with_what_to_do() -> None:
         counting().run({"lines": ["a"]}, settings={"sink.counts.use": "spark", "sink.counts.table": "shelf.counts"})
     assert caught.value.path == "sink.counts.path"
     assert 'write.saveAsTable("shelf.counts")' in caught.value.hint
-    with pytest.raises(ConfigError, match="nothing says where the output goes"):
+    with pytest.raises(ConfigError, match="no destination of the output is given"):
         counting().run({"lines": ["a"]}, settings={"sink.counts.use": "spark"})
 
 

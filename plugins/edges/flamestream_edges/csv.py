@@ -115,7 +115,7 @@ class CsvSource(FileSource):
             try:
                 header = reader.next_row()
             except ValueError as error:
-                raise self._error(partition, f"the header is malformed: {error}", "Mend it.") from error
+                raise self._error(partition, f"the header is malformed: {error}", "Correct it.") from error
             if header is None:
                 return None
             reader.keep_header()

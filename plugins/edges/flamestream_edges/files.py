@@ -14,6 +14,7 @@ import msgspec
 from flamecore.abc.source import EdgeContext, Source, SourceCapabilities
 from flamecore.errors import ConfigError, SourceError
 from flamecore.suggest import nearest
+from flamecore.toolkit.places import covers
 from flamestream_edges.checksums import SUFFIX as CHECKSUMS
 from flamestream_edges.position import SUFFIX
 
@@ -71,6 +72,10 @@ class FileSource(Source):
         if not found:
             raise _error(self.context.name, "", "path names no file", "Give a file, a directory or a glob.")
         return tuple(sorted(found))
+
+    def reads(self, place: str) -> bool:
+        paths = self.options.path
+        return any(covers(path, place) for path in ((paths,) if isinstance(paths, str) else paths))
 
     def fingerprint(self) -> str:
         """Hash the name, size, and first and last 64 KiB of each file, and the options.
@@ -161,7 +166,7 @@ def _error(source: str, path: str, what: str, hint: str) -> SourceError:
 def unreadable(source: str, name: str, error: OSError) -> SourceError:
     """Return the error of a file that cannot be opened."""
     hint = (
-        f"Let this user read it: chmod +r {name}"
+        f"Give this user permission to read it: chmod +r {name}"
         if isinstance(error, PermissionError)
         else "Check the path and its device."
     )

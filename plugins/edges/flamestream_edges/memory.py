@@ -221,6 +221,7 @@ class MemorySink(Sink):
     """
 
     name: ClassVar[str] = "memory"
+    retractions: ClassVar[bool] = True
 
     def __init__(self, options: Any, context: EdgeContext) -> None:
         super().__init__(options, context)

@@ -26,12 +26,13 @@ from flamecore.abc.sink import Damage, Guarantee, Mode, Sink, Verified, check_ti
 from flamecore.abc.source import EdgeContext
 from flamecore.errors import SinkError
 from flamecore.model.meta import MIN_TIME
+from flamecore.toolkit.places import place_of
 from flamecore.toolkit.records.plain import Unencodable
 from flamestream_edges.checksums import SUFFIX as CHECKSUMS
 from flamestream_edges.checksums import Checksums, Piece, chunks, digest_of, recorded
 from flamestream_edges.durable import force_folder
 from flamestream_edges.files import unwritable
-from flamestream_edges.position import SUFFIX, Position, PositionFile, positions_in
+from flamestream_edges.position import NOBODY, SUFFIX, Position, PositionFile, positions_in
 
 _CHUNK: Final = 2**20
 
@@ -42,7 +43,8 @@ class FileSinkOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     Attributes:
         path: The file; its directory must be there.
         mode: Treatment of a file that is there: `replace` it, `append` to it, or `resume` the run that wrote it. A job
-            that keeps state resumes its own file, whatever this says.
+            that keeps state resumes its own file, whatever this says; with `append` it goes on at the end of a file
+            that others have changed since.
         sync: When to force data to the disk: at `close` and for every snapshot of the job, or after every `batch`.
             Without it a batch survives the end of the process, but not that of the machine.
     """
@@ -76,6 +78,9 @@ class FileSink(Sink):
     @property
     def guarantee(self) -> Guarantee:
         return "exactly_once"
+
+    def writes(self) -> Sequence[str]:
+        return (place_of(self._path),)
 
     @abstractmethod
     def encode(self, payloads: Sequence[Any]) -> bytes:
@@ -112,8 +117,13 @@ class FileSink(Sink):
         """Prepare the file for its mode, and make this object its owner."""
         found = positions.positions()
         forced = None
+        others = False
         if self._goes_on(found, "" if found or positions.is_empty() else "damaged"):
-            at = self._whole(found)
+            if self.options.mode == "append" and (others := self._changed(found)):
+                end = self._whole_lines()
+                at = msgspec.structs.replace(found[0], length=end, durable=end)
+            else:
+                at = self._whole(found)
             self._time, forced = at.time, at.durable
             self._open("r+b" if self._path.exists() else "wb", at.length)
         elif self.options.mode == "append" and self._path.exists():
@@ -126,21 +136,22 @@ class FileSink(Sink):
         if self._length:
             os.fsync(self._file.fileno())
         self._durable = self._time, self._length
-        self._begin_checksums(self._length if forced is None else forced)
+        self._begin_checksums(self._length if forced is None else forced, anew=others)
         positions.begin(self._position(self._time, self._length))
         force_folder(self._path.parent)
         if not self._length and (preamble := self.preamble()):
             self._append(preamble)
             positions.note(self._position(self._time, self._length))
 
-    def _begin_checksums(self, forced: int) -> None:
+    def _begin_checksums(self, forced: int, *, anew: bool) -> None:
         """Continue the checksums: add those of bytes written since the last sync.
 
         Args:
             forced: Number of bytes that were forced to the disk, or were found; those of them without a checksum get
                 none: whether they are still as written is unknown.
+            anew: Whether to drop those that are there, as others have changed the bytes.
         """
-        sums = self._checksums = Checksums(self._path, self._length)
+        sums = self._checksums = Checksums(self._path, 0 if anew else self._length)
         sums.begin(max(sums.covered, forced))
         for data in chunks(self._path, max(sums.covered, forced), self._length):
             sums.add(data)
@@ -205,6 +216,26 @@ class FileSink(Sink):
         place = f"{self._path} ({self._side.name} is {trouble})" if trouble else str(self._path)
         return goes_on(self.context, self.options.mode, held, place, empty=empty)
 
+    def _changed(self, found: Sequence[Position]) -> bool:
+        """Return whether others have changed the file since this job wrote it.
+
+        Bytes behind the last position are others' if the file was closed, or if those before are not as written;
+        otherwise a crash has cut a batch short.
+        """
+        size = self._size()
+        if found[0].owner == NOBODY:
+            return size != found[0].length or not self._ends_a_line()
+        at = next((position for position in found if self._holds(position)), None)
+        if at is None:
+            return True
+        if size == at.length:
+            return not self._ends_a_line()
+        known = recorded(self._path.with_name(self._path.name + CHECKSUMS))
+        pieces = known.pieces if known is not None else ()
+        return any(
+            digest_of(self._path, piece.start, piece.end) != piece.digest for piece in pieces if piece.end <= at.length
+        )
+
     def _whole(self, found: Sequence[Position]) -> Position:
         """Return the first of the positions whose bytes are as written.
 
@@ -215,7 +246,8 @@ class FileSink(Sink):
             if self._holds(position):
                 return position
         what = f"{self._path} cannot be resumed: it is {self._size()} bytes long and has been {found[-1].length}"
-        hint = "Put it back as it was. To start afresh, take it away, and what the job keeps of its state."
+        hint = 'Put it back as it was; or add to the end of what others have left: mode = "append". To start afresh, '
+        hint += "take it away, and what the job keeps of its state."
         raise self._error(what, hint)
 
     def _holds(self, position: Position) -> bool:
@@ -295,6 +327,8 @@ class FileSink(Sink):
         try:
             if self._positions.unchanged():  # if not, another object owns the file
                 await self.sync(self._time)
+                async with self._mine() as positions:
+                    positions.begin(msgspec.structs.replace(self._position(self._time, self._length), owner=NOBODY))
         except OSError as error:
             raise self._failed("closed", error) from error
         finally:
@@ -350,13 +384,19 @@ class FileSink(Sink):
 
     def _whole_lines(self) -> int:
         """End the last line of a file to append to, if it has no end; return its length."""
-        with open(self._path, "r+b") as file:
-            length = file.seek(0, os.SEEK_END)
-            if length:
-                file.seek(length - 1)
-                if file.read(1) != b"\n":
-                    length += file.write(b"\n")
-        return length
+        if self._ends_a_line():
+            return self._size()
+        with open(self._path, "ab") as file:
+            file.write(b"\n")
+            return file.tell()
+
+    def _ends_a_line(self) -> bool:
+        """Return whether the last line of the file has its end, if there is any."""
+        if not self._size():
+            return True
+        with open(self._path, "rb") as file:
+            file.seek(-1, os.SEEK_END)
+            return file.read(1) == b"\n"
 
     def _error(self, what: str, hint: str) -> SinkError:
         return SinkError(f"sink {self.context.name!r}: {what}", hint=hint, sink=self.context.name)

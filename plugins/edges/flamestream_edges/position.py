@@ -24,6 +24,9 @@ if sys.platform != "win32":
 
 SUFFIX: Final = ".position"
 
+NOBODY: Final = ""
+"""Owner of an output that was closed."""
+
 WIDTH: Final = 512
 _LINES: Final = 4
 _DIGEST: Final = 16
@@ -39,7 +42,8 @@ class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         time: All batches up to this time are stored,
         length: in this many first bytes of the output.
         fingerprint: Fingerprint of the outputs: the job's state, or flow and inputs.
-        owner: Id of the object that wrote it; the newest one that opened the output owns it.
+        owner: Id of the object that wrote it; the newest one that opened the output owns it. `NOBODY` once it has
+            closed the output: what is beyond the length then is others'.
         durable: Number of the bytes that have been forced to the disk.
         digest: XXH3-64 of the bytes from there to `length`, in hexadecimal.
     """

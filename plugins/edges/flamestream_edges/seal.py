@@ -58,7 +58,7 @@ def check_seal(source: str, name: str, position: Any, length: int) -> None:
         source: Name of the source, for errors.
         name: The file's path.
         position: The position; its first number is an offset.
-        length: How many numbers a position has.
+        length: Number of integers in a position.
 
     Raises:
         SourceError: It is no such position, or the file is another one, or cut short.

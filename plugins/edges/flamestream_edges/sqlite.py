@@ -24,6 +24,7 @@ from flamecore.abc.sink import Guarantee, Mode, Sink, check_time, goes_on, taken
 from flamecore.abc.source import EdgeContext
 from flamecore.errors import ConfigError, SinkError
 from flamecore.model.meta import MIN_TIME
+from flamecore.toolkit.places import place_of
 from flamecore.toolkit.records.plain import Unencodable
 from flamecore.toolkit.records.shapes import scalar_kinds
 from flamecore.toolkit.records.tables import Table
@@ -47,6 +48,11 @@ _HINTS: Final = {
 }
 
 
+def table_place(path: Path, table: str) -> str:
+    """Return the place of a table, for the check that no job reads its own output."""
+    return f"{place_of(path)}#{table.lower()}"
+
+
 class SqliteOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Options of the sink.
 
@@ -55,7 +61,7 @@ class SqliteOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         table: The table; the sink's name by default. Letters, digits and underscores.
         mode: Treatment of a table that is there: `replace` it (no other table is touched), `append` to it, or `resume`
             the run that wrote it. A job that keeps state resumes its own table, whatever this says.
-        busy_timeout_s: How long to wait, in seconds, for another program that holds the database.
+        busy_timeout_s: Maximum wait, in seconds, for another program that has locked the database.
     """
 
     path: str
@@ -96,6 +102,9 @@ class Sqlite(Sink):
     @property
     def guarantee(self) -> Guarantee:
         return "exactly_once"
+
+    def writes(self) -> Sequence[str]:
+        return (table_place(self._path, self._name),)
 
     def rehearse(self) -> None:
         if problem := unwritable(self._path):

@@ -21,6 +21,7 @@ from flamecore.suggest import suggestion
 from flamecore.toolkit.records.parse import Convert, can_be_made, row_converter
 from flamestream_edges.files import wrong_type
 from flamestream_edges.splitting import RAW_BYTES
+from flamestream_edges.sqlite import table_place
 
 Key = tuple[int | str, ...]
 Row = tuple[Any, ...]
@@ -31,7 +32,7 @@ _HINTS: Final = {
     "SQLITE_NOTADB": "It is another kind of file; give another path.",
     "SQLITE_CORRUPT": "Look at it with: sqlite3 FILE 'PRAGMA integrity_check'",
     "SQLITE_BUSY": "Another program holds it; end that, or raise busy_timeout_s.",
-    "SQLITE_CANTOPEN": "Let this user read the file, and read and write its directory.",
+    "SQLITE_CANTOPEN": "Give this user permission to read the file, and to read and write its directory.",
 }
 
 
@@ -44,8 +45,8 @@ class SqliteSourceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
         columns: The columns to read, in order; all of them by default.
         order: A column that is greater in every new row, or equal; numbers or text. It needs an index. By default the
             number that SQLite itself gives to rows.
-        poll_s: How often to look for new rows, in seconds; 0: end behind the last.
-        busy_timeout_s: How long to wait, in seconds, for another program that holds the database.
+        poll_s: Interval of the queries for new rows, in seconds; 0: end after the last row.
+        busy_timeout_s: Maximum wait, in seconds, for another program that has locked the database.
     """
 
     path: str
@@ -159,6 +160,9 @@ class SqliteSource(Source):
     def partitions(self) -> tuple[str, ...]:
         self._connect().close()
         return ("",)
+
+    def reads(self, place: str) -> bool:
+        return place == table_place(self._path, self.table)
 
     def fingerprint(self) -> str:
         database = self._connect()

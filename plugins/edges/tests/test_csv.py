@@ -192,8 +192,8 @@ def test_a_field_may_be_longer_than_python_usually_allows(table: Path, read_all:
     [
         (b"a,b,a\n", object, "two columns are named 'a'", "columns"),
         (b"nam,number\n", Row, "there is no column 'name', which Row needs", "Did you mean 'nam'?"),
-        (b'"a', object, "the header is malformed", "Mend"),
-        (b"\xff\n", object, "the header is malformed: not utf-8", "Mend"),
+        (b'"a', object, "the header is malformed", "Correct"),
+        (b"\xff\n", object, "the header is malformed: not utf-8", "Correct"),
     ],
 )
 def test_an_unusable_header_is_refused(table: Path, text: bytes, type_: Any, what: str, hint: str) -> None:

@@ -99,6 +99,72 @@ def test_a_torn_tail_is_cut(path: Path, tail: bytes) -> None:
     assert path.read_text() == '"a"\n"b"\n"c"\n'
 
 
+def kept(path: Path) -> JsonlSink:
+    """Return a sink that appends, of a job that keeps state."""
+    made = sink(path, "append")
+    made.continues("state", continued=path.exists())
+    return made
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ('"a"\n"b"\n"mine"\n', '"a"\n"b"\n"mine"\n'),
+        ('"a"\n"long"', '"a"\n"long"\n'),
+        ('"a"\n"b"x', '"a"\n"b"x\n'),
+        ('"b"\n', '"b"\n'),
+        ("", ""),
+        (None, ""),
+    ],
+    ids=["a line more", "longer", "as long", "shorter", "emptied", "deleted"],
+)
+def test_a_job_with_state_appends_to_its_file_though_others_have_changed_it(
+    path: Path, text: str | None, left: str
+) -> None:
+    asyncio.run(deliver(kept(path), [(5, ["a"]), (9, ["b"])]))
+    path.write_text(text) if text is not None else path.unlink()
+    again = sink(path, "append")
+    again.continues("state", continued=True)
+    assert asyncio.run(deliver(again, [(12, ["c"])])) == 9
+    assert path.read_text() == f'{left}"c"\n'
+    verified = sink(path).verify()
+    assert verified is not None
+    assert not verified.damages
+
+
+def crashed(path: Path, batches: Sequence[tuple[int, Sequence[Any]]]) -> Path:
+    """Return an output of a job with state as a crash leaves it: the first batch is forced to the disk."""
+
+    async def write() -> Path:
+        target = kept(path)
+        await target.open()
+        for number, (time, payloads) in enumerate(batches):
+            await target.write(time, payloads)
+            if not number:
+                await target.sync(time)
+        left = shutil.copytree(path.parent, path.parent / "crashed")
+        await target.aclose()
+        return Path(left) / path.name
+
+    return asyncio.run(write())
+
+
+@pytest.mark.parametrize("tail", [b'"torn', b'"whole but not noted"\n'])
+def test_an_appending_job_with_state_cuts_a_batch_that_a_crash_has_cut_short(path: Path, tail: bytes) -> None:
+    left = crashed(path, [(5, ["a"]), (9, ["b"])])
+    left.write_bytes(left.read_bytes() + tail)
+    assert asyncio.run(deliver(kept(left), [(12, ["c"])])) == 9
+    assert left.read_text() == '"a"\n"b"\n"c"\n'
+
+
+@pytest.mark.parametrize("text", ['"a and more"\n"b"\n', '"b"\n'])
+def test_an_appending_job_with_state_keeps_lines_of_others_after_a_crash(path: Path, text: str) -> None:
+    left = crashed(path, [(5, ["a", "b"])])
+    left.write_text(text)
+    assert asyncio.run(deliver(kept(left), [(12, ["c"])])) == 5
+    assert left.read_text() == f'{text}"c"\n'
+
+
 def test_the_line_before_a_torn_line_of_the_side_file_counts(path: Path) -> None:
     kill(path, [(5, ["a"]), (7, ["b"]), (9, ["c"])])
     lines = path.with_name("out.jsonl.position").read_bytes().splitlines(keepends=True)
@@ -181,8 +247,11 @@ def test_batches_are_written_while_others_are_forced_to_the_disk(path: Path, mon
 @pytest.mark.parametrize(
     ("spoil", "what"),
     [
-        (lambda path, side: side.unlink(), "position is missing) cannot be resumed: nothing says"),
-        (lambda path, side: side.write_text("{"), "position is damaged) cannot be resumed: nothing says"),
+        (lambda path, side: side.unlink(), "position is missing) cannot be resumed: its writer and its last time"),
+        (
+            lambda path, side: side.write_text("{"),
+            "position is damaged) cannot be resumed: its writer and its last time",
+        ),
         (lambda path, side: side.write_bytes(side.read_bytes().replace(b'"number"', b'"bumner"')), "is damaged"),
         (lambda path, side: path.write_text(""), "it is 0 bytes long and has been 4"),
         (lambda path, side: path.unlink(), "it is 0 bytes long and has been 4"),

@@ -145,7 +145,7 @@ def test_a_table_that_cannot_be_resumed_is_refused_and_left_alone(path: Path) ->
             asyncio.run(deliver(sink(path, tuple[str, int], mode=mode)))
     with contextlib.closing(sqlite3.connect(path)) as database, database:
         database.execute("DELETE FROM flamestream_position")
-    with pytest.raises(SinkError, match="nothing says who wrote it"):
+    with pytest.raises(SinkError, match="its writer and its last time are not recorded"):
         asyncio.run(deliver(sink(path, int, mode="resume")))
     assert query(path) == [(1, 1)]
 

@@ -40,7 +40,7 @@ BUSIEST: Final = 10
 @click.option("--query", metavar="WORD", help="Print where WORD stands, as the index has it in the end.")
 @click.option("-w", "--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Share the work.")
 @click.option(
-    "--repeat", type=click.IntRange(1, 255), default=3, show_default=True, help="How many versions of a page to read."
+    "--repeat", type=click.IntRange(1, 255), default=3, show_default=True, help="Number of versions of a page to read."
 )
 @json_option
 @verbose_option

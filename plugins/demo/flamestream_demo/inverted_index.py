@@ -44,7 +44,7 @@ class WordPositions(NamedTuple):
 
 
 class TokenizedPage(NamedTuple):
-    """A page as its words, each with the positions of its tokens, in order of first occurrence."""
+    """Page as its words, each with its token positions, by first occurrence."""
 
     id: int
     words: tuple[tuple[str, tuple[int, ...]], ...]
@@ -59,7 +59,7 @@ class Change(NamedTuple):
         page: Number of the page.
         version: 1-based version of the page; of a "remove": that of the posting which is gone.
         first: 0-based ordinal of the word's first token in that version.
-        count: How many tokens of that version are the word.
+        count: Number of occurrences of the word in that version.
         positions: Ordinals of all of them, ascending; of a "remove": none.
     """
 
@@ -93,7 +93,10 @@ def split_page(page: VersionedPage) -> list[WordPositions]:
 
 
 def tokenize(page: Page) -> TokenizedPage:
-    """Split a page before its version is known: then no key is before it, and whoever reads the page can do it."""
+    """Split a page before its version is known.
+
+    No key is before this step, so the reader of a page can run it.
+    """
     return TokenizedPage(page.id, tuple([(word, tuple(at)) for word, at in occurrences(page.text).items()]))
 
 
@@ -102,7 +105,7 @@ def tokenized_id(page: TokenizedPage) -> int:
 
 
 def number_words(seen: int, page: TokenizedPage) -> tuple[int, list[WordPositions]]:
-    """Count how often a tokenized page has been seen; return the items that `split_page` would."""
+    """Count how often a page has been seen; return the items that `split_page` would."""
     version, number = seen + 1, page.id
     return version, [WordPositions(word, number, version, at) for word, at in page.words]
 

@@ -23,8 +23,10 @@ _CLEAR: Final = "\r\x1b[K"
 
 
 @click.command("kill", short_help="Shoot at a running job: nothing is lost.")
-@click.option("--kills", type=click.IntRange(0, 1000), default=6, show_default=True, help="How many processes to kill.")
-@click.option("--seed", type=int, help="Says which processes are killed, and when; chosen by chance if left out.")
+@click.option(
+    "--kills", type=click.IntRange(0, 1000), default=6, show_default=True, help="Number of processes to kill."
+)
+@click.option("--seed", type=int, help="Seed for the choice of processes and times; random by default.")
 @click.option(
     "--for",
     "seconds",

@@ -66,9 +66,9 @@ class PydocReader(Reader):
 
     Args:
         pages: The topics.
-        repeat: How many versions there are of each.
+        repeat: Number of versions of each page.
         start: Ordinal of the first record to read.
-        pages_per_s: Most pages a second, read one by one; None: as many as are asked for.
+        pages_per_s: Maximum pages per second, read one by one; None: no limit.
     """
 
     def __init__(self, pages: Sequence[Page], repeat: int, start: int, pages_per_s: float | None = None) -> None:
@@ -104,9 +104,9 @@ class Pydoc(Source):
         """Options of the driver.
 
         Attributes:
-            repeat: How many versions of each page to send; the index can number 255.
-            limit: Send only so many pages (in each version); all when it is left out.
-            pages_per_s: Send at most so many a second; as many as are wanted when it is left out.
+            repeat: Number of versions of each page to send; at most 255.
+            limit: Maximum number of pages to send (in each version); by default all.
+            pages_per_s: Maximum number to send per second; by default no limit.
         """
 
         repeat: Annotated[int, msgspec.Meta(ge=1, le=255)] = 1

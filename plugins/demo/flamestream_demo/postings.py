@@ -1,20 +1,19 @@
 """The index of one word: packed postings in sorted, immutable windows.
 
 A *posting* states that a page, in one version, holds the word: it is the first position of the word there and how often
-it occurs. It packs into 64 bits, so that numbers sort as (page, position) do and an index of a million postings is a
-million plain integers, which the cyclic garbage collector never visits:
+it occurs. It packs into 64 bits, so that numbers sort as (page, position) do:
 
     page 24 bits | position 20 bits | version 8 bits | range 12 bits
 
 An index is state that travels in the stream (paper 004, "drifting state"): replay returns to old states, so an update
-returns a new index and shares with the old one every window but the one it changes.
+returns a new index and shares with the old one every window but the one it changes. A window is bytes: a copy is one
+move of memory, where a copy of numbers would touch each of them, and the cyclic garbage collector visits none.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from itertools import chain
 from typing import Final, NamedTuple
 
 PAGE_BITS: Final = 24
@@ -23,13 +22,17 @@ VERSION_BITS: Final = 8
 RANGE_BITS: Final = 12
 
 WINDOW: Final = 100
-"""Most postings in a window; a window that is full is split in half."""
+"""Most postings in a window; a posting amid a full one splits it in half, one behind the last begins another."""
 
 _PAGE_SHIFT: Final = POSITION_BITS + VERSION_BITS + RANGE_BITS
 
-Index = tuple[tuple[int, ...], ...]
-"""Windows of packed postings, ascending within a window and from window to window; no window is empty. One posting
-a page."""
+_SIZE: Final = 8
+_PAGE_SIZE: Final = PAGE_BITS // 8
+"""Bytes of a posting, and of the page in front of it."""
+
+Index = tuple[bytes, ...]
+"""Windows of packed postings, big-endian, ascending within a window and from window to window; no window is empty. One
+posting a page."""
 
 EMPTY: Final[Index] = ()
 
@@ -41,7 +44,7 @@ class Posting(NamedTuple):
         page: Number of the page.
         position: 0-based ordinal of the word's first token in the page.
         version: 1-based version of the page.
-        range: How many tokens of the page are the word.
+        range: Number of occurrences of the word in the page.
     """
 
     page: int
@@ -86,23 +89,41 @@ def update(index: Index, packed: int) -> tuple[Index, int | None]:
     Returns:
         The new index, and the packed posting it replaced or None.
     """
+    entry = packed.to_bytes(_SIZE, "big")
     if not index:
-        return ((packed,),), None
-    page = packed >> _PAGE_SHIFT
-    # The window is the last that starts at or below this page; tuples compare by their first number first.
-    at = max(bisect_left(index, ((page + 1) << _PAGE_SHIFT,)) - 1, 0)
+        return (entry,), None
+    page, last = entry[:_PAGE_SIZE], index[-1]
+    if page > last[-_SIZE : _PAGE_SIZE - _SIZE]:  # mostly so: pages come in order
+        return ((*index[:-1], last + entry) if len(last) < WINDOW * _SIZE else (*index, entry)), None
+    at = max(bisect_right(index, page, key=_first_page) - 1, 0)
     window = index[at]
-    place = bisect_left(window, page << _PAGE_SHIFT)
-    if place < len(window) and window[place] >> _PAGE_SHIFT == page:
-        replaced = window[place]
-        return (*index[:at], (*window[:place], packed, *window[place + 1 :]), *index[at + 1 :]), replaced
-    grown = (*window[:place], packed, *window[place:])
-    if len(grown) <= WINDOW:
+    place = _SIZE * bisect_left(range(len(window) // _SIZE), page, key=lambda number: _page_at(window, number))
+    replaced = window[place : place + _SIZE]
+    if replaced.startswith(page):
+        changed = window[:place] + entry + window[place + _SIZE :]
+        return (*index[:at], changed, *index[at + 1 :]), int.from_bytes(replaced, "big")
+    grown = window[:place] + entry + window[place:]
+    if len(grown) <= WINDOW * _SIZE:
         return (*index[:at], grown, *index[at + 1 :]), None
-    half = len(grown) // 2
+    half = len(grown) // _SIZE // 2 * _SIZE
     return (*index[:at], grown[:half], grown[half:], *index[at + 1 :]), None
+
+
+def _first_page(window: bytes) -> bytes:
+    return window[:_PAGE_SIZE]
+
+
+def _page_at(window: bytes, number: int) -> bytes:
+    return window[_SIZE * number : _SIZE * number + _PAGE_SIZE]
+
+
+def packed_postings(index: Index) -> Iterator[int]:
+    """Yield all postings, packed, by page, ascending."""
+    for window in index:
+        for at in range(0, len(window), _SIZE):
+            yield int.from_bytes(window[at : at + _SIZE], "big")
 
 
 def postings(index: Index) -> Iterator[Posting]:
     """Return all postings, by page, ascending."""
-    return map(unpack, chain.from_iterable(index))
+    return map(unpack, packed_postings(index))

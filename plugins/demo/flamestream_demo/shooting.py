@@ -104,7 +104,7 @@ class Target:
 
     Args:
         folder: Folder for its files.
-        seconds: How long it is to last if it is not disturbed.
+        seconds: Planned duration without failures.
     """
 
     def __init__(self, folder: Path, seconds: float) -> None:
@@ -225,8 +225,8 @@ class Hunt:
 
     Args:
         target: The job; started here.
-        kills: How many processes to kill.
-        seconds: How long the job lasts.
+        kills: Number of processes to kill.
+        seconds: Duration of the job.
         seed: Seed of the choice of processes and times.
     """
 

@@ -11,7 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flamestream_demo import postings
-from flamestream_demo.postings import EMPTY, WINDOW, Index, Posting, pack, unpack, update
+from flamestream_demo.postings import (
+    EMPTY,
+    PAGE_BITS,
+    POSITION_BITS,
+    RANGE_BITS,
+    VERSION_BITS,
+    WINDOW,
+    Index,
+    Posting,
+    pack,
+    packed_postings,
+    unpack,
+    update,
+)
 
 parts = st.builds(
     Posting,
@@ -62,10 +75,15 @@ def test_a_posting_too_large_is_refused_with_its_values_and_the_limit(posting: P
     assert limit in str(caught.value)
 
 
+def sizes(index: Index) -> list[int]:
+    """Return how many postings each window holds."""
+    return [len(list(packed_postings((window,)))) for window in index]
+
+
 def check(index: Index) -> list[int]:
     """Check the laws of an index; return its postings in order."""
-    entries = [entry for window in index for entry in window]
-    assert all(1 <= len(window) <= WINDOW for window in index)
+    entries = list(packed_postings(index))
+    assert all(1 <= size <= WINDOW for size in sizes(index))
     assert all(one < other for one, other in pairwise(entries))
     assert len({entry >> 40 for entry in entries}) == len(entries), "one posting a page"
     return entries
@@ -103,23 +121,43 @@ def test_an_index_is_a_dictionary_from_page_to_posting(updates: list[tuple[int, 
     assert list(postings.postings(index)) == [unpack(entry) for entry in sorted(model.values())]
 
 
-def test_a_full_window_is_split_in_half() -> None:
+def test_a_posting_amid_a_full_window_splits_it_in_half() -> None:
     index = EMPTY
-    for page in range(WINDOW):
+    for page in range(0, 2 * WINDOW, 2):
         index, _ = update(index, pack(page, 0, 1, 1))
-    assert [*map(len, index)] == [WINDOW]
-    index, _ = update(index, pack(WINDOW, 0, 1, 1))
-    assert [*map(len, index)] == [50, 51]
+    assert sizes(index) == [WINDOW]
+    index, _ = update(index, pack(WINDOW + 1, 0, 1, 1))
+    assert sizes(index) == [50, 51]
+
+
+def test_a_posting_behind_a_full_window_begins_another() -> None:
+    index = EMPTY
+    for page in range(WINDOW + 1):
+        index, _ = update(index, pack(page, 0, 1, 1))
+    assert sizes(index) == [WINDOW, 1]
+    check(index)
+
+
+def test_an_index_is_sorted_up_to_the_greatest_page() -> None:
+    top = 2**PAGE_BITS - 1
+    greatest = pack(top, 2**POSITION_BITS - 1, 2**VERSION_BITS - 1, 2**RANGE_BITS - 1)
+    index = EMPTY
+    for entry in (greatest, pack(0, 0, 0, 0), pack(top - 1, 0, 1, 1)):
+        index, _ = update(index, entry)
+    assert check(index) == [pack(0, 0, 0, 0), pack(top - 1, 0, 1, 1), greatest]
+    index, replaced = update(index, pack(top, 0, 1, 1))
+    assert replaced == greatest
+    assert check(index)[-1] == pack(top, 0, 1, 1)
 
 
 def test_an_old_index_is_left_as_it_was_and_shares_its_windows() -> None:
     old = EMPTY
     for page in range(0, 1000, 2):
         old, _ = update(old, pack(page, 0, 1, 1))
-    before = [*map(tuple, old)]
+    before = list(old)
     added, _ = update(old, pack(501, 0, 1, 1))
     changed, _ = update(old, pack(500, 9, 2, 1))
-    assert [*map(tuple, old)] == before
+    assert list(old) == before
     for new in (added, changed):
         kept = {id(window) for window in new} & {id(window) for window in old}
         assert len(kept) == len(old) - 1

@@ -1,4 +1,4 @@
-"""A script that makes a plugin of the template: python contrib/new_plugin.py NAME [FOLDER].
+"""Plugin from the template: python contrib/new_plugin.py NAME [FOLDER].
 
 NAME is what configurations will call it (snake_case); FOLDER is made, flamestream-NAME by default.
 """

@@ -29,7 +29,10 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class NdjsonGz(Sink):
-    """A gzip file of JSON lines. Each batch is a member of its own: the file is whole after every batch."""
+    """Gzip file of JSON lines.
+
+    Each batch is a member of its own: the file is whole after every batch.
+    """
 
     name: ClassVar[str] = "ndjson_gz"
     Options: ClassVar[Any] = Options

@@ -1,1 +1,4 @@
-"""PostgreSQL for flamestream: `sink` is the driver, `columns` says how payloads become rows, `server` starts one."""
+"""PostgreSQL for flamestream.
+
+`sink` is the driver, `columns` maps payloads to rows, `server` starts a server.
+"""

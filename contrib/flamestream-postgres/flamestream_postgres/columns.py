@@ -1,4 +1,7 @@
-"""Payloads as rows of a table of PostgreSQL: numbers, text, bytes, dates and the like as they are, the rest as JSON."""
+"""Payloads as rows of a table of PostgreSQL.
+
+Numbers, text, bytes, dates and the like stay as they are; the rest is JSON.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A real PostgreSQL server for tests, on a socket in a folder of its own: `with Server() as server: ... server.dsn`."""
+"""Real PostgreSQL server for tests: `with Server() as server: ... server.dsn`.
+
+It listens on a socket in a folder of its own.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +84,10 @@ class Server:
                 return
 
     def crash(self) -> None:
-        """End it as the loss of its machine would: nothing is written any more, all connections break."""
+        """End the server as the loss of its machine would.
+
+        Nothing more is written, and all connections break.
+        """
         self._end(signal.SIGQUIT)
 
     def stop(self) -> None:

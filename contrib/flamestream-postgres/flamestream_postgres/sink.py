@@ -60,7 +60,10 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class Postgres(Sink):
-    """Rows of a table; columns as `flamestream_postgres.columns` has them, and `seq`, the order of delivery."""
+    """Rows of a table, with a column `seq` for the order of delivery.
+
+    The other columns are those of `flamestream_postgres.columns`.
+    """
 
     name: ClassVar[str] = "postgres"
     Options: ClassVar[Any] = Options
@@ -117,7 +120,7 @@ class Postgres(Sink):
         return connection
 
     async def _prepare(self, connection: psycopg.AsyncConnection[Any]) -> int:
-        """Make the table what it is to be, and this object its owner; returns the time it goes up to."""
+        """Prepare the table, make this object its owner; return the time it goes up to."""
         await connection.execute("SELECT pg_advisory_xact_lock(%s)", (_OPENING,))
         await connection.execute(
             sql.SQL(
@@ -198,7 +201,10 @@ class Postgres(Sink):
                 await self._commit(time, None)
 
     async def _commit(self, time: int, insert: Callable[[psycopg.AsyncCursor[Any]], Awaitable[None]] | None) -> None:
-        """Store a time, and what belongs to it, in one transaction; again if the server goes away meanwhile."""
+        """Store a time, and what belongs to it, in one transaction.
+
+        Try again if the server goes away meanwhile.
+        """
         assert self._connection is not None, "write before open"
         until = asyncio.get_running_loop().time() + self.options.reconnect_timeout_s
         while True:

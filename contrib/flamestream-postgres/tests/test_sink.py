@@ -175,7 +175,7 @@ def test_a_table_that_cannot_be_resumed_is_refused_and_left_alone(server: Server
     with pytest.raises(SinkError, match="has the columns seq, value, and seq, key, value are to be written"):
         asyncio.run(deliver(sink(server, tuple[str, int], table="theirs", mode="append")))
     query(server, "DELETE FROM flamestream_position WHERE sink = 'theirs' RETURNING 1")
-    with pytest.raises(SinkError, match="nothing says who wrote it"):
+    with pytest.raises(SinkError, match="its writer and its last time are not recorded"):
         asyncio.run(deliver(sink(server, int, table="theirs", mode="resume")))
     assert query(server, "SELECT value FROM theirs") == [(1,)]
 

@@ -86,8 +86,8 @@ class Local(Acker):
         Attributes:
             inner: Name of the strategy inside.
             inner_options: Its options.
-            flush_interval_ms: How long a report may wait. 0: no longer than the step of the worker that made it.
-            flush_count: How many acks may wait.
+            flush_interval_ms: Maximum delay of a report. 0: no longer than the step of the worker that made it.
+            flush_count: Maximum number of waiting acks.
         """
 
         inner: str = "centralized"

@@ -24,7 +24,7 @@ def rounded(time: int, shard: int, shards: int, offset: int = 0) -> int:
         time: Time of the promise.
         shard: Index of the shard. It keeps the acks of every time that is itself modulo `shards`, with the offset
             added.
-        shards: How many there are.
+        shards: Number of trackers.
         offset: Shifts the assignment; the same on all workers. Acks name no front, so it cannot depend on one.
     """
     return time + (shard - offset - time) % shards
@@ -143,7 +143,7 @@ class Sharded(Acker):
         """Options of the driver.
 
         Attributes:
-            shards: How many trackers.
+            shards: Number of trackers.
         """
 
         shards: Annotated[int, msgspec.Meta(ge=1)] = 2

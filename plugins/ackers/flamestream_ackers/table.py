@@ -21,7 +21,7 @@ class AckTable:
 
     Args:
         head: Lower end of the first cell. Times below it have passed.
-        capacity: How many cells are in reach from the head on. An ack beyond is refused.
+        capacity: Number of cells from the head on. An ack beyond is rejected.
         window: Units of time for each cell.
         single: Whether this table sees every ack of its segment, so that an ack of a time that has passed is an error.
             In one shard of several such an ack moves the head back: the ack that caused it went to another shard and

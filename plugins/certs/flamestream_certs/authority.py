@@ -30,7 +30,7 @@ class Authority:
     """An authority that issues certificates with P-256 keys, known to every TLS 1.3.
 
     Args:
-        days: How long its own and all issued certificates are valid.
+        days: Validity of its own and all issued certificates.
     """
 
     def __init__(self, days: int) -> None:

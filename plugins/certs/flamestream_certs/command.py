@@ -22,9 +22,11 @@ def command() -> None:
     "--hosts",
     multiple=True,
     metavar="HOST,…",
-    help="Where processes listen, besides this machine: names or addresses. May be given several times.",
+    help="Names or addresses at which processes listen, besides this machine. May be given several times.",
 )
-@click.option("--days", type=click.IntRange(1, 3650), default=90, show_default=True, help="How long they are valid.")
+@click.option(
+    "--days", type=click.IntRange(1, 3650), default=90, show_default=True, help="Validity of the certificates, in days."
+)
 @json_option
 @click.pass_context
 def init(ctx: click.Context, folder: Path, hosts: tuple[str, ...], days: int) -> None:

@@ -246,12 +246,12 @@ class Link:
                 if error.hopeless:
                     raise self._unreachable(f"{self.location} does not let this process in: {error}") from error
                 if not self._home.waits and not self.instance:
-                    what = "nothing listens" if _NOBODY.search(str(error)) else "nobody answers"
+                    what = "nothing listens" if _NOBODY.search(str(error)) else "there is no answer"
                     raise self._unreachable(f"{what} at {self.location}: {error}") from error
                 # The last attempt has little time: an earlier one's error says more.
                 known = known if known is not None and error.late else error
                 if clock() + pause_s >= deadline:
-                    text = f"nobody answers at {self.location}, tried {attempts} times: {known}"
+                    text = f"there is no answer at {self.location}, tried {attempts} times: {known}"
                     raise self._unreachable(text) from error
             except BaseException:
                 await channel.close()

@@ -31,11 +31,11 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         max_frame_bytes: Largest message.
         window_frames: Most messages on their way from one sender to one receiver, until the receiver has read them.
         window_bytes: Most bytes on that way; one message more may be under way, however large.
-        send_timeout_s: How long `send` waits for a receiver that gives no room.
-        connect_timeout_s: How long the first connection to a process may take; it is tried again and again.
-        reconnect_timeout_s: How long a broken connection may stay broken before the process behind it counts as lost.
-        keepalive_s: How often an idle connection is tried, and how long the answer may take. A process that is killed
-            is noticed at once; this is for machines that vanish.
+        send_timeout_s: Maximum wait of `send` for a receiver that has no room.
+        connect_timeout_s: Maximum time for the first connection to a process; attempts are repeated until then.
+        reconnect_timeout_s: Time after which the process at the end of a broken connection counts as lost.
+        keepalive_s: Interval of the probes of an idle connection, and maximum time for the reply. The end of a killed
+            process is detected immediately; this is for machines that lose power or network.
     """
 
     listen: str = "unix"

@@ -133,7 +133,7 @@ class Outgoing:
             self.settled.set()
         if nobody > self._nobody:
             self._nobody = nobody
-            text = f"nobody is bound to {self.receiver}, or no longer"
+            text = f"no endpoint is bound to {self.receiver}, or no longer"
             error = PeerGoneError(text, address=self.sender, peer=self.receiver)
             if not self._waiting.refuse(lambda _: error):
                 self._notice = error  # for the next send

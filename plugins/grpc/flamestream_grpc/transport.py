@@ -222,7 +222,7 @@ class GrpcTransport(Transport):
         if link is None:
             location = self.context.locate(receiver) if self.context.locate is not None else ""
             if location in ("", self.location) or not is_location(location):
-                raise PeerGoneError(f"nobody is bound to {receiver}", address=sender, peer=receiver)
+                raise PeerGoneError(f"no endpoint is bound to {receiver}", address=sender, peer=receiver)
             if (error := self._gone.get(location)) is not None:
                 raise error
             link = self._links.get(location)

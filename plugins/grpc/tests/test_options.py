@@ -255,7 +255,7 @@ def test_a_place_where_nobody_listens_is_an_error(mesh: Any, location: str) -> N
             assert not sender.send_nowait("b/0", "hello")
             for _ in range(2):
                 async with asyncio.timeout(LIMIT_S):
-                    with pytest.raises(ConnectError, match=f"nobody answers at {made.locations['b']}") as caught:
+                    with pytest.raises(ConnectError, match=f"there is no answer at {made.locations['b']}") as caught:
                         await sender.send("b/0", "hello")
                 assert caught.value.location == made.locations["b"]
                 assert "connect_timeout_s" in caught.value.hint
@@ -318,7 +318,9 @@ def test_a_last_attempt_without_an_answer_hides_no_reason(mesh: Any) -> None:
             a = await made.add("a", Options(connect_timeout_s=2.0))
             sender = await a.bind("a/0")
             async with asyncio.timeout(LIMIT_S):
-                with pytest.raises(ConnectError, match=r"nobody answers at .*, tried \d+ times: (?!no answer in time)"):
+                with pytest.raises(
+                    ConnectError, match=r"there is no answer at .*, tried \d+ times: (?!no answer in time)"
+                ):
                     await sender.send("b/0", "hello")
             server.close()
             for connection in connections:
@@ -340,7 +342,7 @@ def test_an_address_that_is_not_bound_is_an_error(mesh: Any) -> None:
                     sender.send_nowait(to, "hello")
             await sender.send("b/0", "hello")
             async with asyncio.timeout(LIMIT_S):
-                with pytest.raises(PeerGoneError, match="nobody is bound to b/0"):
+                with pytest.raises(PeerGoneError, match="no endpoint is bound to b/0"):
                     await flood(sender)
             receiver = await b.bind("b/0")
             async with asyncio.timeout(LIMIT_S):

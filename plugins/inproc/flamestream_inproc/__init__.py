@@ -48,7 +48,7 @@ class InprocEndpoint(Endpoint):
             )
         peer = self._transport.endpoints.get(to)
         if peer is None:
-            raise PeerGoneError(f"nobody is bound to {to}", address=self.address, peer=to)
+            raise PeerGoneError(f"no endpoint is bound to {to}", address=self.address, peer=to)
         return peer
 
     def send_nowait(self, to: str, message: Any) -> bool:

@@ -1,4 +1,4 @@
-"""The server as a driver sees it: one connection, and errors in the driver's words."""
+"""Server as a driver sees it: one connection, and errors in the driver's words."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def explained(error: BaseException, options: ServerOptions, name: str) -> FlameE
         )
     elif "permissions violation" in text.lower():
         what = f"the NATS server at {where} forbids what the job needs: {text}"
-        hint = f"Let this user {options.permissions}."
+        hint = f"Give this user permission to {options.permissions}."
     elif isinstance(error, errors.SecureConnWantedError):
         what = f"TLS is asked for, and {where} does not speak it; nothing was said to it"
         hint = "Configure tls in the server, or take tls:// and the tls_ options away."

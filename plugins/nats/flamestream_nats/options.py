@@ -40,8 +40,8 @@ class ServerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         tls_certificate: File with the certificate that is shown to the server.
         tls_key: File with the key of that certificate.
         insecure: Go to other machines without TLS, or without a token of the job.
-        connect_timeout_s: How long the first connection may take.
-        reconnect_timeout_s: How long the server may be away before it is given up.
+        connect_timeout_s: Maximum time for the first connection.
+        reconnect_timeout_s: Time after which an unreachable server counts as lost.
     """
 
     section: ClassVar[str]
@@ -89,11 +89,11 @@ class Options(ServerOptions, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         prefix: Prefix of all subjects.
         window_frames: Most messages on their way from one sender to one receiver, until the receiver has read them.
         window_bytes: Most bytes on that way; one message more may be under way, however large.
-        send_timeout_s: How long `send` waits for a receiver that gives no room.
+        send_timeout_s: Maximum wait of `send` for a receiver that has no room.
         heartbeat_s: Interval at which a process checks its peers that were not connected the last time; it checks all
             peers every other time. A process that the server has no connection to four times in a row is gone.
-        silence_timeout_s: How long a connected process may be silent before it counts as gone: one call of a user's
-            function may take that long, or its machine has lost power.
+        silence_timeout_s: Time of silence after which a connected process counts as lost: its machine may have lost
+            power. It limits the time of a single call of a user's function.
     """
 
     section: ClassVar[str] = "transport.nats"
@@ -115,8 +115,8 @@ class RegistryOptions(ServerOptions, frozen=True, forbid_unknown_fields=True, kw
 
     Attributes:
         bucket: Name of the key-value bucket; it is created if it does not exist.
-        replicas: How many servers of the cluster keep it, if it has to be made.
-        request_timeout_s: How long the server may take to answer.
+        replicas: Number of servers of the cluster that store it, if it has to be made.
+        request_timeout_s: Maximum time for a reply of the server.
     """
 
     section: ClassVar[str] = "registry"
@@ -135,8 +135,8 @@ class StoreOptions(ServerOptions, frozen=True, forbid_unknown_fields=True, kw_on
 
     Attributes:
         prefix: Prefix of the names of streams, one for each job, and of their subjects.
-        replicas: How many servers of the cluster keep a stream, if it has to be made.
-        request_timeout_s: How long the server may be away, or slow, before a request is given up.
+        replicas: Number of servers of the cluster that store a stream, if it has to be made.
+        request_timeout_s: Time after which a request to a slow or unreachable server fails.
     """
 
     section: ClassVar[str] = "state"

@@ -170,7 +170,7 @@ def test_a_message_of_another_publisher_is_noticed(storing: NatsServer) -> None:
             with pytest.raises(SinkError, match="message 3 of stream shared is another writer's"):
                 await made.write(20, [3])
         await made.aclose()
-        with pytest.raises(SinkError, match="nothing says who wrote it"):
+        with pytest.raises(SinkError, match="its writer and its last time are not recorded"):
             await sink(storing.url, "shared", mode="resume").open()
         assert await numbers(storing.url, "shared") == [1, 2]
         assert await deliver(sink(storing.url, "shared", mode="append"), [(10, [3])]) == MIN_TIME

@@ -64,7 +64,7 @@ def test_the_end_of_a_node_is_told_with_its_last_lines(tmp_path: Path) -> None:
         assert bench.host.watches("w1")
         name, what, lines = await bench.end()
         assert (name, what.partition(") ")[2]) == ("w1", "ended with code 1")
-        assert lines == ("PeerGoneError: nobody is bound to job",)
+        assert lines == ("PeerGoneError: no endpoint is bound to job",)
         assert bench.host.running() == []
         await bench.host.stop(LIMIT_S)
 

@@ -89,7 +89,7 @@ def hint_of(error: OSError, folder: Path) -> str:
     if error.errno in (errno.ENOTDIR, errno.EEXIST):
         return "A part of the path is a file; give another path under [state]."
     if error.errno == errno.ENOENT:
-        return "Has somebody deleted it while the job ran?"
+        return "Was it deleted while the job ran? Otherwise make the folder, or give another path under [state]."
     return "See what is wrong with its device, or give another path under [state]."
 
 

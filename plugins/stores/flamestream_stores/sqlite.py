@@ -78,8 +78,8 @@ class SqliteOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         survives: Event that a blob outlasts once it is created: `power_loss` forces each to the disk; `process_death`,
             which is much quicker, leaves that to the system, and a loss of power may cost the blobs of the last
             seconds.
-        busy_timeout_s: How long to wait for other processes that write. One that stands still in the middle of that
-            holds up all others; a supervisor ends those that it has started, after `deploy.silence_timeout_s`.
+        busy_timeout_s: Maximum wait for other processes that write. A process that hangs during a write blocks all
+            others; a supervisor ends those that it has started, after `deploy.silence_timeout_s`.
     """
 
     path: str

@@ -252,7 +252,7 @@ class NatsEndpoint(Endpoint):
         if late := await _at_most(limit_s, {channel.receiver: channel.settled.wait() for channel in channels}):
             raise SendTimeout(
                 f"{self.address} closes, and {', '.join(late)} did not take what was sent within {limit_s:g} s",
-                hint="What keeps the receiver? send_timeout_s says how long to wait.",
+                hint="Check why the receiver is slow; send_timeout_s limits the wait.",
                 address=self.address,
                 peer=late[0],
                 timeout_s=limit_s,

@@ -29,7 +29,7 @@ class EdgeOptions(ServerOptions, frozen=True, forbid_unknown_fields=True, kw_onl
         stream: Name of the stream.
         format: Format of messages: `json`, `text` or `bytes`. By default text if the flow declares `str`, bytes if it
             declares `bytes`, JSON otherwise.
-        request_timeout_s: How long the server may be away, or slow, before a request is given up.
+        request_timeout_s: Time after which a request to a slow or unreachable server fails.
     """
 
     stream: str = ""
@@ -66,7 +66,7 @@ class SinkOptions(EdgeOptions, frozen=True, forbid_unknown_fields=True, kw_only=
         subject: Subject to publish messages to; the stream's name by default.
         mode: Treatment of messages that are there: `replace` them, `append` to them, or `resume` the run that wrote
             them. A job that keeps state resumes its own, whatever this says.
-        replicas: How many servers of the cluster keep the stream, if it has to be made.
+        replicas: Number of servers of the cluster that store the stream, if it has to be made.
     """
 
     section: ClassVar[str] = "sink"

@@ -1,1 +1,4 @@
-"""Measures flamestream beside a plain loop and beside its peers: `python -m benchmarks`. See README.md here."""
+"""Benchmarks of flamestream, a plain loop and peers: `python -m benchmarks`.
+
+See README.md here.
+"""

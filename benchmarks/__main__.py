@@ -34,8 +34,10 @@ from benchmarks import (
     start,
     throughput,
     tracking,
+    windows,
 )
 from benchmarks.corpora import default_dump
+from benchmarks.nexmark import measure as nexmark
 from benchmarks.processes import RunError, say
 from benchmarks.report import Table
 
@@ -58,6 +60,7 @@ class Sizes:
     many_words: int
     keys: int
     rows: int
+    events: int
     megabytes: float
 
 
@@ -74,6 +77,7 @@ _FULL = Sizes(
     many_words=3_000_000,
     keys=1_000_000,
     rows=1_000_000,
+    events=200_000,
     megabytes=200,
 )
 _QUICK = Sizes(
@@ -89,6 +93,7 @@ _QUICK = Sizes(
     many_words=100_000,
     keys=20_000,
     rows=100_000,
+    events=10_000,
     megabytes=5,
 )
 
@@ -119,6 +124,8 @@ def measurements(sizes: Sizes, dump: Path | None) -> dict[str, Measurement]:
         "keeping_away": lambda: keeping.compare_away(words=sizes.many_words // 2, pages=sizes.pages, rounds=few),
         "large_state": lambda: large_state.compare(keys=sizes.keys, rounds=min(runs, 2)),
         "cycles": lambda: cycles.compare(rounds=runs),
+        "windows": lambda: windows.compare(records=sizes.words, rounds=few),
+        "nexmark": lambda: nexmark.compare(size=sizes.events, rounds=few),
         "recovery": lambda: recovery.compare(keys=sizes.keys, rounds=few),
         "start": lambda: start.compare(rounds=sizes.starts),
         "import": lambda: start.compare_imports(rounds=sizes.starts),
@@ -137,7 +144,7 @@ def measurements(sizes: Sizes, dump: Path | None) -> dict[str, Measurement]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, write; returns 1 if a contender's outputs were wrong, else 0."""
+    """Measure, print, write; return 1 if a contender's outputs were wrong, else 0."""
     parser = argparse.ArgumentParser("python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small inputs, one round: does everything run, and agree?")
     parser.add_argument("--only", action="append", metavar="NAME", help="one measurement; may be given several times")

@@ -1,4 +1,6 @@
-"""Release latency on two processes at a fixed rate, seen from outside: from a line's hand-over to its last update.
+"""Release latency on two processes at a fixed rate, seen from outside.
+
+It is the time from a line's hand-over to its last update.
 
 A feeder process writes lines into the standard input of the job, which is that of the first worker; this process reads
 the job's standard output, which is the supervisor's, and notes when each update arrives.
@@ -26,7 +28,10 @@ WANTED_MS: Final = {"grpc": 3.0, "nats": 5.0}
 
 
 def _once(over: list[str], lines: int, settings: list[str]) -> dict[str, float]:
-    """Run a feeder and a job; returns latencies in ms, the processor's share of each, and messages by line."""
+    """Run a feeder and a job, and return their measures.
+
+    These are latencies in ms, the processor's share of each, and messages by line.
+    """
     with tempfile.TemporaryDirectory() as folder:
         stamps = Path(folder, "stamps.json")
         into, lines_out = os.pipe()

@@ -1,4 +1,4 @@
-"""The jobs as Bytewax has them: one worker, input from a list, output to a list, in this process.
+"""Jobs in Bytewax: one worker, from a list to a list, in this process.
 
 `word_count` and `index` are written as its documentation would; `word_count_batches` uses its operators for whole
 batches, which are its fastest. Batches of a hundred lines: larger ones gain little, and hold outputs back for longer.

@@ -1,4 +1,4 @@
-"""The latency job as Bytewax has it: a source that reads what stdin has, and a sink that notes arrivals.
+"""Latency job in Bytewax: a source that reads stdin, a sink that notes arrivals.
 
 A source of Bytewax is polled: by default again at once after a batch, and a millisecond after it had nothing.
 """

@@ -1,4 +1,7 @@
-"""One measurement in this process: `python -m benchmarks.child KIND ARGUMENTS`, with arguments and result as JSON."""
+"""One measurement in this process: `python -m benchmarks.child KIND ARGUMENTS`.
+
+Arguments and result are JSON.
+"""
 
 from __future__ import annotations
 
@@ -46,6 +49,14 @@ def _function(kind: str) -> Callable[..., dict[str, Any]]:
         from benchmarks.cycles import one_run as cycles
 
         return cycles
+    if kind == "windows":
+        from benchmarks.windows import one_run as windows
+
+        return windows
+    if kind == "nexmark":
+        from benchmarks.nexmark.measure import one_run as nexmark
+
+        return nexmark
     if kind == "sparkfeed":
         from benchmarks.sparkfeed import run as sparkfeed
 

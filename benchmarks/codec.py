@@ -76,7 +76,7 @@ def words(count: int) -> list[Any]:
 
 
 def pages(count: int) -> list[Any]:
-    """Pages of a wiki: NamedTuples with some text."""
+    """Return pages of a wiki: NamedTuples with some text."""
     return list(synthetic_pages(count))
 
 
@@ -139,7 +139,10 @@ def ways(payload: Any, hint: Any) -> list[Way]:
 
 
 def _arrow() -> Way:
-    """Rows to an Arrow stream and back to rows. Tuples are rows of a table, dictionaries a column of structures."""
+    """Return the way from rows to an Arrow stream and back to rows.
+
+    Tuples are rows of a table, dictionaries a column of structures.
+    """
     import pyarrow as pa
 
     def encode(batch: list[Any]) -> bytes:
@@ -210,7 +213,7 @@ def _measured(kind: str, payloads: list[Any], field: Sequence[Way], rounds: int)
 
 
 def _seconds(way: Way, payloads: list[Any], size: int) -> tuple[float, float]:
-    """Seconds of the processor for all payloads, in batches: to bytes, and back."""
+    """Return the CPU seconds for all payloads, in batches: to bytes, and back."""
     batches = [payloads[start : start + size] for start in range(0, len(payloads), size)]
     way.decode(way.encode(batches[0]))
     gc.collect()

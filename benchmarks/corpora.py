@@ -27,7 +27,10 @@ _CHUNK: Final = 10_000
 
 
 def vocabulary(size: int = VOCABULARY) -> list[str]:
-    """Different pronounceable words in a seeded order, so that length and frequency are independent."""
+    """Return different pronounceable words in a seeded order.
+
+    Their length and frequency are independent.
+    """
     syllables = [a + b for a, b in product("bdfghklmnprstvwz", "aeiou")]
     random = Random(SEED)
     words: dict[str, None] = {}
@@ -45,7 +48,10 @@ def many_words(size: int) -> list[str]:
 
 
 def zipf_words(count: int, seed: int = SEED, words: list[str] | None = None) -> Iterator[list[str]]:
-    """`count` words in chunks, of a vocabulary by rank; memory does not grow with the count."""
+    """Yield `count` words in chunks, of a vocabulary by rank.
+
+    Memory does not grow with the count.
+    """
     random = Random(seed)
     words = vocabulary() if words is None else words
     weights = list(accumulate(1 / rank for rank in range(1, len(words) + 1)))
@@ -54,14 +60,14 @@ def zipf_words(count: int, seed: int = SEED, words: list[str] | None = None) -> 
 
 
 def zipf_lines(count: int, seed: int = SEED, words: list[str] | None = None) -> Iterator[str]:
-    """Lines of ten words each, `count` words in all, of a vocabulary by rank."""
+    """Yield lines of ten words each, `count` words in all, of a vocabulary by rank."""
     for some in zipf_words(count, seed, words):
         for start in range(0, len(some), WORDS_A_LINE):
             yield " ".join(some[start : start + WORDS_A_LINE])
 
 
 def synthetic_pages(count: int, seed: int = SEED) -> list[Page]:
-    """Pages of 20 to 100 words; every tenth is a newer version of an earlier one."""
+    """Return pages of 20 to 100 words; every tenth is a new version of an earlier one."""
     from flamestream_demo.pages import Page
 
     random = Random(seed)

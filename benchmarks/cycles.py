@@ -1,4 +1,7 @@
-"""Searches in a cycle with keyed state, beside a plain loop that calls the same functions in the same order."""
+"""Searches in a cycle with keyed state, beside a plain loop.
+
+The loop calls the same functions in the same order.
+"""
 
 from __future__ import annotations
 
@@ -129,7 +132,10 @@ SEARCHES: Final[dict[str, Callable[[], Search]]] = {
 
 
 def plain(search: Search) -> tuple[int, list[Any]]:
-    """Run a search with a stack: depth first, in the order of child ids. Returns its calls and its outputs."""
+    """Run a search with a stack; return its calls and its outputs.
+
+    The search is depth first, in the order of child ids.
+    """
     key, initial, state, more, before, behind = (
         search.key,
         search.initial,
@@ -177,7 +183,10 @@ def _flow(search: Search) -> Any:
 
 
 def _pathway(links: Links) -> dict[int, int]:
-    """Find the least number that reaches each vertex, all at once and round by round: `iterate` goes by tables."""
+    """Find the least number that reaches each vertex, all at once and round by round.
+
+    `iterate` works on tables.
+    """
     import pathway as pw  # type: ignore[import-not-found,unused-ignore]  # a peer, where it is installed
 
     links_of = pw.schema_builder({"start": pw.column_definition(dtype=int), "end": pw.column_definition(dtype=int)})
@@ -197,7 +206,10 @@ def _pathway(links: Links) -> dict[int, int]:
 
 
 def one_run(search: str, contender: str, workers: int) -> dict[str, Any]:
-    """Run one search once; a first run, and what starting and ending takes, are not in the figures."""
+    """Run one search once.
+
+    A first run, and the time of starting and ending, are not in the figures.
+    """
     chosen = SEARCHES[search]()
     if contender == PLAIN:
         calls, outputs = plain(chosen)
@@ -223,7 +235,7 @@ def one_run(search: str, contender: str, workers: int) -> dict[str, Any]:
 
 
 def _took(run: Callable[[], Any]) -> float:
-    """Seconds of the processor's time."""
+    """Return the processor's time of a run, in seconds."""
     begun = time.process_time()
     run()
     return time.process_time() - begun

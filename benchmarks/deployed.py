@@ -1,4 +1,7 @@
-"""Jobs as a user starts them, in processes of their own: `flamestream run`, watched from outside."""
+"""Jobs as a user starts them, in processes of their own: `flamestream run`.
+
+They are watched from outside.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ def transport(name: str) -> Iterator[list[str]]:
 
 
 def missing(name: str) -> str:
-    """Why jobs cannot run over a transport here; empty if they can."""
+    """Return why jobs cannot run over a transport here; empty if they can."""
     if find_spec({"grpc": "grpc", "nats": "nats"}[name]) is None:
         return f"the client of {name} is not installed"
     if name == "nats":
@@ -102,7 +105,7 @@ class Run:
         return self.spent
 
     def finish(self) -> dict[str, Any]:
-        """Wait for the end; returns the job's summary.
+        """Wait for the end; return the job's summary.
 
         Raises:
             RunError: It failed, or takes too long.

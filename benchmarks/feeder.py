@@ -1,4 +1,6 @@
-"""Writes lines to stdout at a fixed rate, whatever the reader does: `python -m benchmarks.feeder RATE COUNT STAMPS`.
+"""Writer of lines to stdout at a fixed rate, whatever the reader does.
+
+Run it as `python -m benchmarks.feeder RATE COUNT STAMPS`.
 
 It waits for a line on stdin, then line number i is due at start + i / RATE. It never waits for the reader: where the
 reader stalls, lines pile up in the pipe, and their waiting counts. When each line was handed over is written to the

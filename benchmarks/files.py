@@ -1,4 +1,4 @@
-"""One corpus in 1, 2, 8 and 200 files: what it costs to read many of them together.
+"""One corpus in 1, 2, 8 and 200 files: the cost of reading many of them together.
 
 The lines are dealt out to the files in turn, so on the sequence clock all jobs have the same outputs, byte for byte.
 Start and end are left out: the same job over one line a file, run in the same round, is subtracted.
@@ -23,7 +23,10 @@ WANTED: Final = 0.9
 
 
 def compare(*, words: int, rounds: int) -> tuple[Table, dict[str, Any]]:
-    """Run each number of files in turn, on one worker in one process and on two processes over gRPC."""
+    """Run each number of files in turn, on one worker and on two.
+
+    One worker runs in one process, two run in two processes over gRPC.
+    """
     columns = ("workers, clock, files", "lines/s", "x 1 file", "by CPU time")
     table = Table(f"Word count in lines/s, {words:,} words in several files", columns)
     if why := missing("grpc"):
@@ -64,7 +67,10 @@ def _judge(table: Table, facts: dict[str, Any], way: str, lines: int, runs: dict
 
 
 def _dealt(folder: Path, kind: str, files: int, words: int) -> str:
-    """Deal lines out to files, one line a file or all of them; returns the pattern of their names."""
+    """Deal lines out to files; return the pattern of their names.
+
+    Each file gets one line, or its share of all lines.
+    """
     place = folder / f"{kind}-{files}"
     place.mkdir()
     lines = [f"{line}\n" for line in zipf_lines(words if kind == "all" else files * 10)]

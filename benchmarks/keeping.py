@@ -32,7 +32,7 @@ Measured = dict[str, Any]
 
 
 def corpus(job: str, size: int) -> list[Any]:
-    """`size` words, of a large vocabulary or not, or `size` pages."""
+    """Return `size` words, of a large vocabulary or not, or `size` pages."""
     if job == "index":
         return synthetic_pages(size)
     return list(zipf_lines(size, words=many_words(MANY) if job == "many_words" else None))

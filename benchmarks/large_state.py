@@ -1,4 +1,4 @@
-"""A large state: for how long a snapshot of it holds up what is delivered, and what it writes."""
+"""Large state: how long a snapshot of it delays outputs, and how much it writes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CALM_S: Final = 0.3
 
 
 def one_run(keys: int, interval_s: float, seconds: float, kept: bool) -> dict[str, Any]:
-    """Count so many different words as fast as they go through, then a few more of them every second.
+    """Count many different words at full speed, then a few more of them every second.
 
     Args:
         keys: How many words.
@@ -85,7 +85,10 @@ def one_run(keys: int, interval_s: float, seconds: float, kept: bool) -> dict[st
 
 
 def _lines(keys: int, until: float) -> Iterator[tuple[str, float]]:
-    """Lines, and when each is due: all words once, at once (0); then some of them again at the fixed rate."""
+    """Yield lines, and when each is due.
+
+    All words come once, at once (0); then some of them again at the fixed rate.
+    """
     words, random = many_words(keys), Random(SEED)
     for start in range(0, keys, WORDS_A_LINE):
         yield " ".join(words[start : start + WORDS_A_LINE]), 0.0

@@ -1,4 +1,6 @@
-"""Release latency at a fixed rate: from a line's hand-over to the delivery of the last of its ten updates.
+"""Release latency at a fixed rate.
+
+It is the time from a line's hand-over to the delivery of the last of its ten updates.
 
 A feeder process writes lines into the pipe that is the stdin of the measured process, on a schedule of its own. The
 sink notes when each update arrives. Nothing is measured inside an engine; the pipe and the waking of the process count.
@@ -60,7 +62,7 @@ class Arrivals:
 
 
 def one_run(contender: str) -> dict[str, Any]:
-    """Count the words of stdin in this process; says on stdout when it is about to read."""
+    """Count the words of stdin in this process; write to stdout just before reading."""
     arrivals = Arrivals()
     run = {"plain": _plain, "flamestream": _flamestream, "bytewax": _bytewax}
     one = named(contender)
@@ -163,7 +165,9 @@ def fed(kind: str, arguments: dict[str, Any], *, lines: int, rate: int, what: st
 
 
 def told(result: dict[str, Any], handed: list[int], *, rate: int, what: str) -> dict[str, float]:
-    """Latencies in milliseconds, of a result with `last`: (line, when the last of it arrived).
+    """Return the latencies of a result in milliseconds.
+
+    Its `last` has pairs: a line, and when the last update of it arrived.
 
     Raises:
         RunError: Something did not arrive.

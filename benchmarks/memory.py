@@ -1,4 +1,7 @@
-"""Memory against the length of the stream: only the counts are held, so ten times the words take what one does."""
+"""Memory against the length of the stream.
+
+Only the counts are held, so ten times the words take the same memory.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ def peak_bytes() -> int:
 
 
 def one_run(words: int, workers: int, kept: bool) -> dict[str, Any]:
-    """Count words of a generator into a sink that only counts, with snapshots or without."""
+    """Count generated words into a sink that only counts, with or without snapshots."""
     import flamecore as fc
 
     outputs = 0
@@ -48,7 +51,10 @@ def one_run(words: int, workers: int, kept: bool) -> dict[str, Any]:
 
 
 def compare(*, words: int, rounds: int) -> tuple[Table, dict[str, Any]]:
-    """Peak memory for some words and for ten times as many, 1 and 4 workers, and 1 that keeps its state."""
+    """Measure peak memory for some words and for ten times as many.
+
+    The jobs have 1 and 4 workers, and 1 that keeps its state.
+    """
     ways = {"1 worker": (1, False), "4 workers": (4, False), "1 worker, snapshots": (1, True)}
     table = Table("Peak memory", ("words", *[f"{way}, MB" for way in ways]))
     runs: dict[tuple[int, str], list[dict[str, Any]]] = {}

@@ -1,4 +1,7 @@
-"""As `benchmarks.feeder`, by messages: `python -m benchmarks.natsfeeder RATE COUNT STAMPS SERVER SUBJECT`."""
+"""Feeder like `benchmarks.feeder`, by messages.
+
+Run it as `python -m benchmarks.natsfeeder RATE COUNT STAMPS SERVER SUBJECT`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Fresh processes, one after another: what one run leaves behind must not help or hinder the next."""
+"""Fresh processes, one after another.
+
+The effects of one run must not help or hinder the next.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ class RunError(RuntimeError):
 def measured(
     kind: str, arguments: dict[str, Any], *, what: str, feed: bool = False, limit_s: float = LIMIT_S
 ) -> dict[str, Any]:
-    """Run `benchmarks.child` on some arguments; returns what it measured.
+    """Run `benchmarks.child` on some arguments; return what it measured.
 
     Args:
         kind: Which measurement.

@@ -1,4 +1,7 @@
-"""Death of a worker that shares a large state with others: how long until outputs come again, seen from outside."""
+"""Death of a worker that shares a large state with others.
+
+The time until outputs come again is measured from outside.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,10 @@ def compare(*, keys: int, rounds: int) -> tuple[Table, dict[str, Any]]:
 
 
 def _death(path: Path, keys: int, over: list[str], state: Path) -> tuple[float, float]:
-    """Seconds from the death of a worker until it is noticed, and to the end of the longest silence after it."""
+    """Return the seconds until a worker's death is noticed, and to the end of silence.
+
+    Both count from the death; the silence is the longest one after it.
+    """
     edges = ["--source", "lines=lines", "--set", f"source.lines.path={path}", "--sink", "counts=stdout"]
     kept = ["--set", "state.use=sqlite", "--set", f"state.path={state}"]
     run = Run("costly_words", [*edges, "-w", str(WORKERS), *over, *kept], stdout=-1)

@@ -34,7 +34,10 @@ _TURNS: Final = 2_000_000
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One run: seconds by the wall, of all processors together, and of the busiest process; digest of the outputs."""
+    """One run: its times in seconds, its messages, and the digest of its outputs.
+
+    The times are wall time, CPU time of all processes, and CPU time of the busiest process.
+    """
 
     seconds: float
     cpu: float
@@ -43,7 +46,7 @@ class Measured:
     messages: int
 
     def without(self, little: Measured) -> Measured:
-        """Less what starting and ending takes."""
+        """Return the measures without the cost of starting and ending."""
         return Measured(
             self.seconds - little.seconds,
             self.cpu - little.cpu,

@@ -1,4 +1,7 @@
-"""From Parquet, through a running count, to Parquet: flamestream fed by Spark, and Spark's own stateful streaming."""
+"""From Parquet, through a running count, to Parquet.
+
+The contenders are flamestream, fed by Spark, and Spark's own stateful streaming.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,9 @@ _READ: Final = "Spark reads, and hands over to Python"
 
 
 def compare(*, rows: int, rounds: int) -> tuple[Table, dict[str, Any]]:
-    """Measure all of it in one process: a session of Spark takes longer to start than the rest.
+    """Measure all of it in one process.
+
+    A session of Spark takes longer to start than the rest.
 
     Args:
         rows: How many are counted, over 1,000 keys.
@@ -135,7 +140,10 @@ def _fed(spark: Any, place: Path) -> int:
 
 
 def counting_job(place: Path) -> dict[str, Any]:
-    """Return the settings of a job that counts from Parquet to Parquet, exactly once, in a folder."""
+    """Return the settings of a job that counts from Parquet to Parquet.
+
+    The job delivers exactly once, in a folder.
+    """
     sink = {"sink.counts.use": "spark", "sink.counts.path": str(place / "out"), "sink.counts.times": True}
     # A file holds what was delivered together, and nothing is while one is forced to the disk.
     kept = {"job.guarantee": "exactly_once", "job.max_in_flight": 65_536, "state.use": "sqlite"}

@@ -1,4 +1,4 @@
-"""Workers that are tasks of Spark: when the first output comes, how late outputs are, how long the end takes.
+"""Workers that are tasks of Spark: time to first output, latency, and time to end.
 
 Beside it Structured Streaming passes the same lines on, without any state, in micro-batches as fast as it can.
 """
@@ -35,7 +35,7 @@ _WARM: Final = 500
 
 
 def missing() -> str:
-    """Why nothing of this can be measured here; empty if it can."""
+    """Return why nothing of this can be measured here; empty if it can."""
     return "pyspark is not installed" if find_spec("pyspark") is None else transport_missing("nats")
 
 
@@ -149,7 +149,7 @@ def _first_output() -> dict[str, float]:
 
 
 def _streaming(spark: Any, lines: int) -> dict[str, float]:
-    """Lines from a socket through Structured Streaming, to a function that is given each batch."""
+    """Pass lines from a socket through Structured Streaming to a function per batch."""
     handed: dict[int, int] = {}
     arrived: dict[int, int] = {}
     warm, done = threading.Event(), threading.Event()

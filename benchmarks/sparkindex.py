@@ -1,8 +1,10 @@
-"""From a dump of Wikipedia, read by Spark, through the inverted index, to Parquet: and what Spark takes for the rest.
+"""Inverted index of a dump of Wikipedia, read by Spark, to Parquet.
+
+The time that Spark takes for the rest is measured too.
 
 Beside flamestream stands the same job without it: Spark reads the same pages, Python splits them into words with their
-positions by the same function, batch by batch, and Spark writes these as Parquet. That has no order, no versions and no
-index.
+positions by the same function, batch by batch, and Spark writes these as Parquet. This job has no order, no versions
+and no index.
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ def compare(*, dump: str, megabytes: float, rounds: int) -> tuple[Table, dict[st
 
 
 def repeated(dump: Path, megabytes: float, to: Path) -> int:
-    """Write the pages of a dump again and again. Returns how many there are.
+    """Write the pages of a dump again and again; return their number.
 
     Args:
         dump: The file.

@@ -1,4 +1,7 @@
-"""Jobs beside each other on one session of Spark, which takes longer to start than what is measured."""
+"""Jobs beside each other on one session of Spark.
+
+The session takes longer to start than the measured work.
+"""
 
 from __future__ import annotations
 

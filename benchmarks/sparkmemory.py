@@ -1,4 +1,4 @@
-"""Memory of a job on Spark against the number of its rows, from Parquet to Parquet, exactly once.
+"""Memory of a job on Spark against its rows, Parquet to Parquet, exactly once.
 
 Only the counts of a thousand keys are held, so ten times the rows take what one does. What the Java processes of Spark
 take is Spark's own to decide, up to the limit that it is given, and is shown without a target.
@@ -32,7 +32,9 @@ _ROLES: Final = {
 
 
 def compare(*, rows: int) -> tuple[Table, dict[str, Any]]:
-    """Most memory resident at once, for some rows and for ten times as many, each in a process of its own.
+    """Return peak memory for some rows and for ten times as many.
+
+    It is the most memory resident at once. Each number of rows has a process of its own.
 
     Args:
         rows: The fewer.

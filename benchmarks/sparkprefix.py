@@ -1,6 +1,8 @@
-"""A costly function before the first key, run by one worker, or by Spark's executors as they read.
+"""Costly function before the first key, run by one worker or by executors.
 
-What starting and ending takes is taken off: the same job over a page a file, in the same round.
+Executors of Spark run it as they read.
+
+The time of starting and ending is subtracted: the same job over a page a file, in the same round.
 """
 
 from __future__ import annotations
@@ -72,7 +74,7 @@ def run(*, pages: int, rounds: int) -> dict[str, Any]:
 
 
 def _write(folder: Path, pages: int) -> int:
-    """Write pages in eight files. Returns how many."""
+    """Write pages in eight files; return their number."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -85,7 +87,7 @@ def _write(folder: Path, pages: int) -> int:
 
 
 def _timed(pages: Path, out: Path, *, ahead: bool) -> tuple[float, str]:
-    """Run the job. Returns seconds, and a digest of the outputs."""
+    """Run the job; return its seconds, and a digest of the outputs."""
     from benchmarks.flows.costly_pages import flow
 
     source = {"use": "spark", "path": str(pages), "prefix": ahead}

@@ -82,7 +82,7 @@ def _commands() -> dict[str, list[str]]:
 
 
 def _first_output(command: Sequence[str], folder: str) -> float:
-    """Seconds from the start of the process to its first line of output."""
+    """Return the seconds from the start of the process to its first line of output."""
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
     start = time.perf_counter()
@@ -125,7 +125,7 @@ def compare(*, rounds: int) -> tuple[Table, dict[str, Any]]:
 
 
 def _import(module: str) -> dict[str, Any]:
-    """Import a module in a fresh interpreter: how long it took, and what is loaded then."""
+    """Import a module in a fresh interpreter; return its time and the loaded modules."""
     code = (
         "import json, sys, time\n"
         "start, cpu = time.perf_counter(), time.process_time()\n"
@@ -143,7 +143,7 @@ def _import(module: str) -> dict[str, Any]:
 
 
 def compare_imports(*, rounds: int) -> tuple[Table, dict[str, Any]]:
-    """`import flamecore` beside `import asyncio`, in turn, in fresh interpreters."""
+    """Compare the import of flamecore with that of asyncio, in fresh interpreters."""
     modules = ("asyncio", "flamecore", *(["bytewax.dataflow"] if find_spec("bytewax") else []))
     runs: dict[str, list[dict[str, Any]]] = {module: [] for module in modules}
     for attempt in range(rounds + 1):

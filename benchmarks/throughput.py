@@ -1,4 +1,6 @@
-"""Throughput: every contender runs a whole job in a fresh process; outputs are compared before a figure is quoted.
+"""Throughput: every contender runs a whole job in a fresh process.
+
+Outputs are compared before a figure is quoted.
 
 Inputs are in memory, everything is imported, and the job has run once on a little input before the clock starts.
 """
@@ -56,7 +58,10 @@ def one_run(job: str, contender: str, size: int, dump: str = "") -> dict[str, An
 
 
 def learn_stems(pages: Sequence[Any]) -> None:
-    """Fill the stemmer's cache: the stemmer is pure Python, and would hide every engine behind it."""
+    """Fill the stemmer's cache.
+
+    The stemmer is pure Python, and would hide the time of every engine.
+    """
     from flamestream_demo.text import stems
 
     for page in pages:

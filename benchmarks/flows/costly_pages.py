@@ -1,6 +1,9 @@
-"""Word count with a function of the user's that takes its time with every page, and no key before it.
+"""Word count with a function of the user's that is costly for every page.
 
-How long is said in turns of an empty loop, by the environment variable TURNS, as in `benchmarks.flows.costly_words`.
+There is no key before the function.
+
+The duration is given in turns of an empty loop, by the environment variable TURNS, as in
+`benchmarks.flows.costly_words`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Word count with a function of the user's in front that takes its time with every line.
+"""Word count with a function of the user's in front that is costly per line.
 
-How long is said in turns of an empty loop, by the environment variable TURNS: work of the processor, which does not
-become less where the process has to wait for one.
+The duration is given in turns of an empty loop, by the environment variable TURNS: work of the processor, which does
+not become less where the process has to wait for one.
 """
 
 from __future__ import annotations

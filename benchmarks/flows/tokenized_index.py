@@ -1,4 +1,7 @@
-"""The inverted index of the demo, with pages split into words before the first key: by those who read them."""
+"""Inverted index of the demo, with pages split into words before the first key.
+
+The readers of the pages split them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The inverted index of the papers' evaluation, for tables: its change log, and the index that it comes to.
+"""Inverted index of the papers' evaluation, for tables.
+
+The tables are its change log, and the index that it comes to.
 
 The operations are those of `flamestream_demo.inverted_index`. Pages are split into words before the first key, so Spark
 does that on all executors as it reads. Rows say the first letter of their word, by which the tables are cut; see

@@ -1,4 +1,6 @@
-"""A folder of text, or a dump of Wikipedia pages: read and cleaned by Spark, indexed by a flow, kept as Parquet.
+"""Index of a folder of text, or of a dump of Wikipedia pages, kept as Parquet.
+
+Spark reads and cleans the pages; a flow indexes them.
 
     python examples/spark/index_to_parquet.py INPUT OUTPUT [--on spark]
 

@@ -1,4 +1,4 @@
-"""A streaming query of Spark feeds a running job, and another one shows what comes out.
+"""Live word count: a query of Spark feeds a running job; another shows the output.
 
     python examples/spark/live_words.py FOLDER CHECKPOINT [--once]
 

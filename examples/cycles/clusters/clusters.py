@@ -1,4 +1,6 @@
-"""Clusters: around which values the readings of each sensor lie, refined with every reading.
+"""Clusters: the values around which the readings of each sensor lie.
+
+Every reading refines them.
 
 flamestream run examples/cycles/clusters/job.toml
 

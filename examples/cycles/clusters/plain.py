@@ -1,4 +1,7 @@
-"""The same without flamestream, in one loop: `python examples/cycles/clusters/plain.py`."""
+"""The same without flamestream, in one loop.
+
+Run it as `python examples/cycles/clusters/plain.py`.
+"""
 
 import json
 from collections import defaultdict, deque
@@ -12,7 +15,7 @@ TOLERANCE = 0.001
 
 
 def run(readings: Iterable[tuple[str, float]]) -> Iterator[tuple[str, tuple[float, ...], int]]:
-    """Tell after each reading the centres of its sensor, and how many rounds they have taken."""
+    """Yield after each reading its sensor, the centres, and the number of rounds."""
     values: defaultdict[str, deque[float]] = defaultdict(partial(deque, maxlen=READINGS))
     centres: defaultdict[str, list[float]] = defaultdict(list)
     for sensor, value in readings:

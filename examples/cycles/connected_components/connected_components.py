@@ -1,9 +1,9 @@
-"""Connected components: which computers can reach each other, while cables are laid.
+"""Connected components: computers that reach each other, while cables are laid.
 
 flamestream run examples/cycles/connected_components/job.toml
 
-A component goes by the least number in it. A cable that joins two components sends the lesser number through the other
-one, from neighbour to neighbour. Every computer that gets another number comes out.
+The name of a component is the least number in it. A cable that joins two components sends the lesser number through the
+other one, from neighbour to neighbour. Every computer that gets another number comes out.
 """
 
 from typing import Any, NamedTuple

@@ -17,7 +17,7 @@ HOSTS = ("ash.example", "birch.example", "cedar.example", "elm.example")
 
 
 class Turn(NamedTuple):
-    """A record: from now on a host may be asked for so many pages, until its next turn."""
+    """Record: the number of pages that a host may be asked for until its next turn."""
 
     host: str
     pages: int
@@ -58,7 +58,7 @@ class Page(NamedTuple):
 
 
 class Frontier(NamedTuple):
-    """The state of a host: how many pages it may still be asked for in this turn, and those that wait."""
+    """State of a host: how many more pages this turn allows, and the pages that wait."""
 
     left: int = 0
     waiting: tuple[str, ...] = ()
@@ -89,7 +89,7 @@ def look(page: Page, step: Found | Fetched) -> tuple[Page, list[Visit | Wanted |
 
 
 def take(frontier: Frontier, step: Turn | Wanted) -> tuple[Frontier, tuple[str, ...]]:
-    """Give a host its turn, or one more page that waits, and take the pages that may be fetched now."""
+    """Apply a turn or a wanted page; return the state and the pages to fetch now."""
     left, waiting = frontier
     if isinstance(step, Turn):
         left = step.pages

@@ -1,4 +1,7 @@
-"""The same without flamestream, in one loop: `python examples/cycles/crawler/plain.py`."""
+"""The same without flamestream, in one loop.
+
+Run it as `python examples/cycles/crawler/plain.py`.
+"""
 
 import json
 from collections import defaultdict
@@ -19,7 +22,10 @@ def links_of(url: str) -> tuple[str, ...]:
 
 
 def run(seeds: Iterable[str], turns: Iterable[tuple[str, int]]) -> Iterator[tuple[str, int]]:
-    """Tell each page that is fetched, or that comes nearer, and how many links it is from the seeds."""
+    """Yield each page that is fetched or comes nearer, and its distance.
+
+    The distance is the number of links from the seeds.
+    """
     depths: dict[str, int] = {}
     links: dict[str, tuple[str, ...]] = {}
     frontiers: defaultdict[str, list[str]] = defaultdict(list)

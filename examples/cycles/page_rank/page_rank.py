@@ -1,4 +1,4 @@
-"""Page rank: how much each page counts, to a tolerance, while pages come and change.
+"""Page rank: the rank of each page, to a tolerance, while pages come and change.
 
 flamestream run examples/cycles/page_rank/job.toml
 
@@ -52,7 +52,7 @@ class Rank(NamedTuple):
 
 
 class State(NamedTuple):
-    """The rank that a page has taken, what it has gained since, whether it is in the queue, and its links."""
+    """Rank that a page has taken, its gain since, whether it is queued, and its links."""
 
     rank: float = 0.0
     gained: float = 0.0

@@ -1,4 +1,7 @@
-"""The same without flamestream, in one loop: `python examples/cycles/page_rank/plain.py`."""
+"""The same without flamestream, in one loop.
+
+Run it as `python examples/cycles/page_rank/plain.py`.
+"""
 
 import json
 from collections import defaultdict, deque

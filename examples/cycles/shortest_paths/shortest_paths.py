@@ -1,4 +1,4 @@
-"""Shortest paths: how far each town is from the depot, while the map of the roads grows.
+"""Shortest paths: distance of each town from the depot, while the road map grows.
 
 flamestream run examples/cycles/shortest_paths/job.toml
 
@@ -15,7 +15,10 @@ DEPOT = "depot"
 
 
 class Road(NamedTuple):
-    """A record: a road that leads from one place to another, one way. A shorter one beside it may follow."""
+    """Record: a one-way road that leads from one place to another.
+
+    A shorter one beside it may follow.
+    """
 
     start: str
     end: str
@@ -30,7 +33,7 @@ class Offer(NamedTuple):
 
 
 class Offers(NamedTuple):
-    """The new ways that a place knows of: what goes round. None if the place has not come nearer."""
+    """New ways from a place, which go round; empty if the place has not come nearer."""
 
     ways: tuple[Offer, ...] = ()
 

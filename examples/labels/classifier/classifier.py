@@ -1,4 +1,4 @@
-"""A text classifier: documents with a topic teach it, and of the others it tells the topic.
+"""Text classifier: documents with a topic train it; it gives the topic of others.
 
 flamestream run examples/labels/classifier/job.toml
 
@@ -68,7 +68,10 @@ class Sums(NamedTuple):
 
 
 class Model(NamedTuple):
-    """The state: the topics so far, and the sums for each of them and each word. It is never changed in place."""
+    """State: the topics so far, and the sums for each of them and each word.
+
+    It is never changed in place.
+    """
 
     topics: tuple[str, ...] = ()
     sums: Mapping[tuple[str, str], Sums] = {}

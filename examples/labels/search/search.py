@@ -1,4 +1,4 @@
-"""A search by requests: whom somebody may reach over a number of acquaintances, and when all are found.
+"""Search by requests: people within a number of hops, and when all are found.
 
 flamestream run examples/labels/search/job.toml
 
@@ -14,7 +14,7 @@ import flamecore as fc
 
 
 class Event(NamedTuple):
-    """A record: either a person who knows another, or a request, from a person over so many hops."""
+    """Record: a person who knows another, or a request from a person over some hops."""
 
     person: str
     knows: str = ""
@@ -62,7 +62,10 @@ def begin(event: Event) -> Step:
 
 
 def visit(most: int, step: Step) -> tuple[int, list[Visit]]:
-    """Go on if there are more hops left than at the visits before, at most `most`; -1 before the first."""
+    """Continue if more hops are left than at all visits before.
+
+    `most` is the maximum of the visits before; -1 before the first.
+    """
     return (most, []) if step.hops <= most else (step.hops, [Visit(*step, new=most < 0)])
 
 

@@ -1,4 +1,4 @@
-"""Sliding average: the mean of each sensor over the last five minutes, every minute.
+"""Sliding average: each sensor's mean over the last five minutes, every minute.
 
 flamestream run examples/windows/average/job.toml
 """

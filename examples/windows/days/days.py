@@ -1,4 +1,6 @@
-"""Calendar days: what each shop sells in a day as its clocks have it, though some days have 23 hours, and some 25.
+"""Calendar days: the sales of each shop in a day of its local time.
+
+Some days have 23 hours, and some 25.
 
 flamestream run examples/windows/days/job.toml
 """

@@ -1,4 +1,6 @@
-"""Rates: each trade at the rate that was in force, though rates come late, and trades without one for ten minutes.
+"""Rates: each trade at the rate that was in force, though rates come late.
+
+A trade without a rate in the last ten minutes has no value.
 
 flamestream run examples/windows/rates/job.toml
 

@@ -1,4 +1,4 @@
-"""Sessions: the visits of each user, which end when nothing has been clicked for half an hour.
+"""Sessions: the visits of each user, which end after half an hour without a click.
 
 flamestream run examples/windows/sessions/job.toml
 
@@ -41,7 +41,7 @@ def join(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def visit(pane: w.Pane[str, tuple[str, ...]]) -> Visit:
-    """Return what is shown of a pane; a session lasts half an hour longer than its clicks."""
+    """Return the output for a pane; a session ends half an hour after its last click."""
     minutes = (pane.window.end - pane.window.start) // 60_000_000 - 30
     return Visit(pane.key, f"{pane.window.start_time:%H:%M}", minutes, pane.value)
 

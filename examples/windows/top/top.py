@@ -21,7 +21,7 @@ class Read(NamedTuple):
 
 
 class Top(NamedTuple):
-    """An output: an hour, and the pages that were read most in it, the first one first."""
+    """Output: an hour, and the pages that were read most in it, the most read first."""
 
     hour: str
     pages: tuple[tuple[str, int], ...]

@@ -33,6 +33,7 @@ class Total(NamedTuple):
     shop: str
     amount: int
     timing: str
+    index: int
 
 
 class TooLate(NamedTuple):
@@ -52,7 +53,7 @@ def by_shop(flow: fc.Flow) -> w.TimedKeyed[str, Order]:
 
 def total(pane: w.Pane[str, int]) -> Total:
     """Return what is shown of a pane."""
-    return Total(f"{pane.window.start_time:%H:%M}", pane.key, pane.value, pane.timing.name.lower())
+    return Total(f"{pane.window.start_time:%H:%M}", pane.key, pane.value, pane.timing.name.lower(), pane.index)
 
 
 def too_late(order: w.Dropped[Order]) -> TooLate:

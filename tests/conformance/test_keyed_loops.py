@@ -86,7 +86,7 @@ def test_an_item_that_comes_back_with_another_key_is_shown_with_both(workers: in
         drawn(changing(at=57)).run({"in": range(100)}, workers=workers)
     text = str(failed.value)
     assert "'loop' failed" in text
-    assert "comes back with key 'other', and what it came of has entered with key 17" in text
+    assert "comes back with key 'other', but its origin has entered with key 17" in text
     assert "('other', 2, 57)" in text
     assert "value 58 of in" in text
     with pytest.raises(Failed) as wanted:
@@ -102,7 +102,7 @@ def test_an_item_that_comes_to_an_operation_with_another_key_is_an_error(how: st
         return first.map(lambda item: (item[0] - (item[2] == 7), *item[1:])).branch(goes_on)
 
     for workers in (1, 3):
-        with pytest.raises(OperationError, match=r"an item comes to 'there' with key 8, and .* entered with key 7"):
+        with pytest.raises(OperationError, match=r"an item comes to 'there' with key 8, but .* entered with key 7"):
             drawn(body).run({"in": range(20)}, workers=workers)
 
 

@@ -14,9 +14,10 @@ import pytest
 
 from flamecore import errors, events
 from flamecore.abc import hooks as hookspecs
+from flamecore.abc.config import DeployTable, RegistryTable
 from flamecore.cli import main
 from flamecore.cli.exits import Exit, exit_of
-from flamecore.model.settings import DriverChoice
+from flamecore.model.settings import DriverChoice, JobTable, StateTable
 from flamecore.runtime.config import defaults
 from flamecore.runtime.config import read as config
 from flamecore.runtime.config.plugins import KINDS, PluginRegistry
@@ -143,17 +144,17 @@ def test_every_section_of_the_configuration_is_described() -> None:
 @pytest.mark.parametrize(
     ("title", "struct"),
     [
-        ("`[job]`", config.JobTable),
-        ("`[deploy]`", config.DeployTable),
-        ("`[registry]`", config.RegistryTable),
-        ("`[state]`", config.StateTable),
+        ("`[job]`", JobTable),
+        ("`[deploy]`", DeployTable),
+        ("`[registry]`", RegistryTable),
+        ("`[state]`", StateTable),
     ],
 )
 def test_every_key_of_a_section_is_described(title: str, struct: Any) -> None:
     # Names of drivers have no default in the contract: whoever reads a configuration fills them in.
     but = {
-        config.JobTable: {"name": "the flow's"},
-        config.RegistryTable: {"use": f'`"{defaults.REGISTRY}"`'},
+        JobTable: {"name": "the flow's"},
+        RegistryTable: {"use": f'`"{defaults.REGISTRY}"`'},
     }.get(struct)
     compare(section(page("configuration.md"), title), struct, but=but)
 

@@ -214,7 +214,7 @@ def test_check_prints_all_problems_of_a_deployment_at_once() -> None:
         problem 4 of 5: job.workers is 200, and 128 key groups are shared out among workers
           Use 128 at most.
         problem 5 of 5: deploy.start = "join", and there is no secret that workers could show: $FLAMESTREAM_TOKEN is not set
-          Set FLAMESTREAM_TOKEN to the same text for the supervisor and everybody who joins.
+          Set FLAMESTREAM_TOKEN to the same text for the supervisor and every process that joins.
         """)  # noqa: E501
     assert "process" not in done.stdout
 
@@ -223,7 +223,7 @@ def test_check_prints_all_problems_of_a_deployment_at_once() -> None:
 def test_a_supervisor_that_workers_cannot_find_is_refused() -> None:
     for listen, place in (("unix", "a unix socket in a folder of the job"), ("127.0.0.1", "127.0.0.1, at any port")):
         done = check("[transport]\nuse = 'grpc'\n[deploy]\nstart = 'join'", "--set", f"transport.grpc.listen={listen}")
-        assert f"nobody could tell the workers where the supervisor is: it would listen at {place}" in problems(done)
+        assert f"workers would have no way to find the supervisor: it would listen at {place}" in problems(done)
 
 
 @pytest.mark.grpc
@@ -274,7 +274,7 @@ def test_run_refuses_the_problems_check_finds(monkeypatch: pytest.MonkeyPatch) -
     assert (done.exit_code, "FLAMESTREAM_TOKEN is not set" in done.stderr) == (2, True)
     monkeypatch.setenv("FLAMESTREAM_TOKEN", "a secret")
     done = CliRunner().invoke(main, ["run", "job.toml", "--set", "transport.grpc.listen=unix"], prog_name="flamestream")
-    assert (done.exit_code, "nobody could tell" in done.stderr) == (2, True)
+    assert (done.exit_code, "workers would have no way" in done.stderr) == (2, True)
 
 
 @pytest.mark.grpc

@@ -216,4 +216,4 @@ def test_a_worker_that_joins_an_unknown_job_is_refused(shell: Shell) -> None:
     )
     _, said = joined.communicate(timeout=30)
     assert joined.returncode == 1
-    assert "the registry knows no job 'other'" in said
+    assert "the registry has no entry for job 'other'" in said

@@ -22,7 +22,7 @@ def test_workers_that_come_before_their_supervisor_wait_for_it(joined: Joined) -
     for name in ("w0", "w1"):
         joined.worker(name)
     if "transport.use=nats" in words.over:  # where the server says at once that nobody is there
-        wait_for(lambda: all("nobody runs job 'words' yet" in joined.said(name) for name in ("w0", "w1")))
+        wait_for(lambda: all("no supervisor runs job 'words' yet" in joined.said(name) for name in ("w0", "w1")))
     with words.running(**joined.settings) as run:
         assert words.finish(run) == 0, run.said()
     words.check()

@@ -53,7 +53,7 @@ def refused(run: Run, holder: Run) -> None:
     assert ended(run) == 2, run.said()
     assert "Traceback" not in run.said()
     said = run.said()[run.said().rindex("error: ") :]
-    assert said.startswith("error: job 'words' is at work already: process "), said
+    assert said.startswith("error: job 'words' is already running: process "), said
     assert f"process {holder.process.pid} on {os.uname().nodename} holds its state since 20" in said
     assert "last sign of life at 20" in said
     assert "--take-over" in said
@@ -180,7 +180,7 @@ def test_a_run_on_another_host_is_known_by_its_signs_of_life(elsewhere: Elsewher
     wait_for(lambda: words.delivered() > 100)
     second = elsewhere.start(**BOTH)
     assert second.wait(60) == 2, elsewhere.said(1)
-    assert "error: job 'words' is at work already: process 1 on " in elsewhere.said(1)
+    assert "error: job 'words' is already running: process 1 on " in elsewhere.said(1)
     words.hurry()
     assert first.wait(60) == 0, elsewhere.said(0)
     words.check()

@@ -241,7 +241,7 @@ def test_a_version_that_cannot_run_leaves_the_job_as_it_was(tmp_path: Path) -> N
         # The supervisor can import this one, and the workers cannot.
         job.write(app=dedent(APP) + BROKEN)
         text = job.refused()
-        assert "the new version could not start, and the job goes on with the former" in text
+        assert "the new version could not start, and the job continues with the former" in text
         assert "ValueError: not here" in text
         ended(job, process)
     assert job.output() == counted(job.words())
@@ -253,7 +253,7 @@ def test_a_loss_accepted_for_a_version_that_cannot_start_is_not_taken(tmp_path: 
     with job.running() as process:
         changed = dedent(APP).replace('name="count").', 'name="again").map(lambda pair: pair).')
         job.write(app=changed + BROKEN)
-        assert "goes on with the former" in job.refused("--accept")
+        assert "continues with the former" in job.refused("--accept")
         ended(job, process)
     assert job.output() == counted(job.words())
 

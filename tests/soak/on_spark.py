@@ -44,6 +44,9 @@ _KINDS = {
 _WEIGHTS = {"worker": 6, "task": 3, "executor": 8, "java": 1, "python": 2}
 _PATIENCE_S = 300.0
 _LIMIT_S = 3600.0
+_WITHOUT_JAVA = ("Spark has ended", "Spark does not start")
+"""Words with one of which a job may end whose Java was shot, as it ran or as it started."""
+
 _RECOVERED = re.compile(r"event=job\.recovered .*?took_ms=([\d.]+)")
 
 
@@ -122,6 +125,8 @@ def play(seed: int, kills: int, size: int, folder: Path) -> Result:
             time.sleep(chance.uniform(0.1, 2.0))
             if victim := _shoot(run, chance):
                 victims[victim] += 1
+                if victim == "java":
+                    run.pardoned = _WITHOUT_JAVA
                 if chance.random() < 0.75:  # otherwise the next one may hit it while it recovers
                     time.sleep(0.3)  # what was on its way is there
                     moves()
@@ -168,9 +173,7 @@ def _started(parts: tuple[str, ...], acker: str, store: str, folder: Path) -> It
     shutil.copy(Path(soak_flow.__file__), flow)
     arguments = [str(flow), "-q", "-w", str(WORKERS), "--on", "spark", *edges]
     environ = {"SOAK_PARTS": ",".join(parts), "SOAK_PAUSE_S": "0.01"}
-    run = OnSpark(
-        folder, [*arguments, *(f"--set={setting}" for setting in settings)], environ, pardoned=["Spark has ended"]
-    )
+    run = OnSpark(folder, [*arguments, *(f"--set={setting}" for setting in settings)], environ)
     try:
         yield run
     finally:

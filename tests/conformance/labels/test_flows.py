@@ -159,7 +159,9 @@ def test_an_item_that_comes_of_no_labelled_one_fails(workers: int) -> None:
     flow = fc.Flow("stray")
     labelled = flow.source("lines", str).label("line").map(len)
     flow.source("more", str).map(len).merge(labelled).gather("line").sink("out")
-    with pytest.raises(OperationError, match=r"'gather:line.parts' failed: .* comes of no item with the label 'line'"):
+    with pytest.raises(
+        OperationError, match=r"'gather:line.parts' failed: .* is derived from no item with the label 'line'"
+    ):
         flow.run({"lines": ["ab", "c"], "more": ["stray"]}, workers=workers)
 
 

@@ -114,7 +114,7 @@ class Channel:
                 async with asyncio.timeout(LIMIT_S):
                     accepted = await reader.readexactly(1) == ACCEPTED
                 if not accepted:
-                    gone = f"nobody is bound to {self.receiver} at {self.location}"
+                    gone = f"no endpoint is bound to {self.receiver} at {self.location}"
                     return
                 hearing = asyncio.create_task(reader.readexactly(1))
                 writing = asyncio.create_task(self._write(writer))
@@ -181,7 +181,7 @@ class TcpEndpoint(Endpoint):
         if channel is None:
             location = self._transport.context.locate(to) if self._transport.context.locate is not None else ""
             if location in ("", self._transport.location):
-                raise PeerGoneError(f"nobody is bound to {to}", address=self.address, peer=to)
+                raise PeerGoneError(f"no endpoint is bound to {to}", address=self.address, peer=to)
             channel = self.channels[to] = Channel(self.address, to, location, self._transport)
         return channel.box
 

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from flamecore.errors import CodecError, TooLargeError
 from flamecore.model.batch import Lines, Rows, children, extended
-from flamecore.model.failure import Failure
+from flamecore.model.failure import Cause, Failure
 from flamecore.model.messages import Ack, Delivered, Items, MinTimes, Released, Report
 from flamecore.model.type_codec import TypeCodec
 from flamecore.runtime.codec import wire as lay
@@ -81,7 +81,7 @@ SENT: list[Any] = [
     Items([(3, 5, True, [b"o", b"p"], ["word", ("pair", 1)]), (1, 0, False, [b"q"], [None])], (Ack(0, 1, 2),)),
     Items([(3, 5, True, children([b"o", b"p"] * 20, [2] * 40, 1, b"t"), Rows((["a"] * 80, [1] * 80)))], ()),
     Released(1, 5, extended([b"o"] * 40, b"t"), Lines("x\n" * 40), []),
-    Released(1, 5, [b"o"], [("word", 1)], [(b"x", Failure(None, "map", "r", "k", "why", ("frame",)))]),
+    Released(1, 5, [b"o"], [("word", 1)], [(b"x", Failure(None, "map", "r", "k", Cause("why", ("frame",))))]),
     Report(1, 2, (Ack(0, 1, 2),), ((1, 5),), (2,)),
     MinTimes((0, 5), (1, 2)),
     Delivered("out", 5),

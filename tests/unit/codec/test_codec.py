@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flamecore.errors import CodecError
-from flamecore.model.failure import Failure
+from flamecore.model.failure import Cause, Failure
 from flamecore.model.messages import Ack, Delivered, Failing, FrontEnded, Items, MinTimes, Reached, Released, Report
 from flamecore.model.meta import GlobalTime
 from flamecore.runtime.codec.codec import Codec
@@ -415,12 +415,12 @@ def test_equal_sets_have_equal_codes(value: set[Any]) -> None:
         ),
         Items([], ()),
         Items([(1, number, True, [bytes([number])] * 9, [Point(number)] * 9) for number in range(50)], (Ack(0, 1, 2),)),
-        Released(2, -7, [b"order"], [{"a": 1}], [(b"x", Failure(None, "map", "r", "k", "why", ("frame",)))]),
+        Released(2, -7, [b"order"], [{"a": 1}], [(b"x", Failure(None, "map", "r", "k", Cause("why", ("frame",))))]),
         Delivered("out", 2**63 - 1),
         Delivered("out", 5, ((3, 0.25), (5, 0.0))),
         FrontEnded(3, 10),
-        Failing(Failure(None, "map", "r", "k", "why", ("frame",))),
-        Reached("out", Failure("lines", None, "raw", None, "bad", position="line 3", at=GlobalTime(5, 2))),
+        Failing(Failure(None, "map", "r", "k", Cause("why", ("frame",)))),
+        Reached("out", Failure("lines", None, "raw", None, Cause("bad"), position="line 3", at=GlobalTime(5, 2))),
         Report(1, 2, (Ack(0, 1, 2),), ((1, 5),), (2,)),
         MinTimes((0, 5), (1, 2)),
     ],
@@ -432,9 +432,10 @@ def test_messages_come_back(message: Any) -> None:
 
 
 def test_an_exception_stays_in_its_process() -> None:
-    failure = Failure(None, "map", "record", None, "ValueError: no", error=ValueError("no"))
-    assert returned(failure) == failure._replace(error=None)
-    assert returned([failure] * 9) == [failure._replace(error=None)] * 9
+    failure = Failure(None, "map", "record", None, Cause("ValueError: no", error=ValueError("no")))
+    alone = failure._replace(cause=Cause("ValueError: no"))
+    assert returned(failure) == alone
+    assert returned([failure] * 9) == [alone] * 9
 
 
 # -- declared types ---------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""flamestream: deterministic, exactly-once, low-latency stream processing, with cycles.
+"""Deterministic, exactly-once, low-latency stream processing, with cycles.
 
     import flamecore as fc
 

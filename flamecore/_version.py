@@ -1,4 +1,7 @@
-"""The version of the distribution, in a module of its own: parts of the package need it, and the face imports them."""
+"""The version of the distribution.
+
+It has a module of its own, since parts of the package need it and `flamecore/__init__.py` imports them.
+"""
 
 from __future__ import annotations
 

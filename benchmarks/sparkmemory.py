@@ -1,7 +1,7 @@
 """Memory of a job on Spark against its rows, Parquet to Parquet, exactly once.
 
-Only the counts of a thousand keys are held, so ten times the rows take what one does. What the Java processes of Spark
-take is Spark's own to decide, up to the limit that it is given, and is shown without a target.
+Only the counts of a thousand keys are held, so ten times the rows take what one does. Spark decides how much
+memory its Java processes take, up to the limit that it is given; that is shown without a target.
 """
 
 from __future__ import annotations

@@ -19,10 +19,10 @@ from benchmarks.processes import LIMIT_S, ROOT, RunError, say
 from benchmarks.report import Spread, Table
 
 FIRST: Final = ("to 1", "be 1", "or 1", "not 1")
-"""What may come first; only flamestream and the plain script promise `to 1`."""
+"""First outputs that are right; only flamestream and the plain script promise `to 1`."""
 
 FORBIDDEN: Final = ("flamestream_", "pyspark", "grpc", "nats")
-"""What importing the engine must not bring in."""
+"""Packages that an import of the engine must not load."""
 
 _PLAIN: Final = """
 counts = {}

@@ -68,8 +68,8 @@ class Job:
     Args:
         folder: Where; it is made.
         use: The store's driver.
-        clock: Of the job.
-        workers: How many.
+        clock: Clock of the job.
+        workers: Number of workers.
         interval_s: Between two snapshots.
     """
 
@@ -335,7 +335,7 @@ def test_a_journal_that_is_missing_among_others_is_noticed(tmp_path: Path, use: 
 
 
 def test_the_newest_snapshot_may_be_missing(tmp_path: Path, use: str) -> None:
-    """What comes again is dropped: the one before is there, and so are the journals since."""
+    """Outputs made twice are dropped: the snapshot before is there, and so are the journals since."""
     for clock in ("sequence", "wall"):
         job = Job(tmp_path / clock, use, clock=clock, interval_s=60)
         for _ in range(2):

@@ -53,7 +53,7 @@ def test_every_flow_gives_the_reference_under_many_interleavings(case: Case) -> 
 
 
 def test_every_flow_gives_the_reference_over_the_wire(case: Case) -> None:
-    """What crosses between workers is bytes."""
+    """Items cross between workers as bytes."""
     graph = case.graph()
     inputs = case.inputs(7, 12)
     wanted, failed = reference(graph, inputs)
@@ -245,7 +245,7 @@ def test_any_flow_gives_what_the_reference_does(spec: Spec, data: st.DataObject)
 @EXAMPLES
 @given(specs(SIMPLE | ORDERED | COLLECTED), st.integers(1, 12), st.data())
 def test_any_flow_gives_the_same_when_the_advance_is_soon_spent(spec: Spec, advance: int, data: st.DataObject) -> None:
-    """What went in early is taken back and waits: with 32 calls in advance that seldom happens to few records."""
+    """Items that went in early are taken back and wait: with 32 calls in advance that seldom happens to few records."""
     given = data.draw(draws(spec))
     wanted, _ = expected(spec, given.inputs)
     with patch.object(reorder, "_ADVANCE", advance):

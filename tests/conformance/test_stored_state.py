@@ -245,7 +245,7 @@ def test_a_job_resumes_from_state_in_an_object_store(tmp_path: Path, undisturbed
 
 
 def test_a_job_resumes_from_state_of_drawn_cycles(tmp_path: Path, undisturbed: dict[str, list[Any]]) -> None:
-    """What goes round in them is of a class of the engine. Letters name what was drawn."""
+    """The items in these cycles are instances of a class of the engine. Letters name the flows that were drawn."""
     with told_again("drawn", tmp_path / "ledger") as job:
         goes_on(job)
         wanted = from_nothing(tmp_path / "undisturbed", "job.flow=ledger.py:drawn")

@@ -26,8 +26,8 @@ class Maker:
     """Makes the bytes of one value.
 
     Args:
-        script: What decides.
-        names: Of classes, as they are in bytes, with their fields.
+        script: Bytes that decide each choice.
+        names: Names of classes as they are in bytes, with their fields.
     """
 
     def __init__(self, script: Script, names: dict[str, tuple[str, ...]]) -> None:

@@ -213,7 +213,7 @@ def start_all(machines: Machines, reader: Reader, commands: dict[str, tuple[str,
 
 
 def test_units_of_systemd_do_as_the_page_says(machines: Machines, reader: Reader) -> None:
-    """What they start runs the job, and drains it when the supervisor is told to end."""
+    """The units run the job, and drain it when the supervisor is told to end."""
 
     def command(unit: str, machine: str, name: str = "") -> tuple[str, str]:
         lines = dict(line.split("=", 1) for line in blocks("systemd.md")[unit].splitlines() if "=" in line)

@@ -163,7 +163,7 @@ async def is_cut(reader: asyncio.StreamReader) -> bool:
 
 @pytest.mark.parametrize("way", ["tcp", "unix"])
 def test_a_proxy_damages_a_connection_in_every_way(way: str) -> None:
-    """What a proxy does to a connection, one thing after the other."""
+    """Each way in which a proxy damages a connection, one after the other."""
 
     async def run(folder: str) -> None:
         echo = Echo()

@@ -351,7 +351,7 @@ WRONG: Mapping[Callable[[Patch], None], Trouble] = {
     what_is_received_is_acked_before_what_came_of_it_is_sent: Trouble(),
     key_groups_stay_where_they_were: Trouble(),
 }
-"""What is taken away, and the trouble in which it is missed soonest."""
+"""Each guard that is taken away, and the trouble in which it is missed soonest."""
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.__name__)

@@ -169,7 +169,7 @@ def test_a_job_resumes_from_the_snapshot_before_a_damaged_one(
 def test_damage_to_a_blob_without_a_second_is_an_error(
     tmp_path: Path, grpc: list[str], kind: str, damage: Callable[[Path], None]
 ) -> None:
-    """Who owns the state, and which times were given: nobody can know if that is damaged, and nothing is changed."""
+    """The owner of the state and the times given cannot be known from a damaged journal, and nothing is changed."""
     words = interrupted(tmp_path, grpc, "wall")
     path = newest(tmp_path, kind)[-1]
     whole = path.read_bytes()

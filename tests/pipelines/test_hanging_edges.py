@@ -1,7 +1,7 @@
 """Sinks that never come back from a write, readers that do not leave off: the job ends, and says why.
 
-It also ends, soon, when it is another thing that ends it. What an exactly-once sink is given is neither lost nor
-doubled by that: the next run goes on.
+It also ends, soon, when another fault ends it. Outputs for an exactly-once sink are neither lost nor doubled by that:
+the next run continues.
 """
 
 from __future__ import annotations
@@ -320,7 +320,7 @@ def test_a_job_whose_worker_dies_does_not_wait_for_a_sink_that_hangs(grpc: list[
 
 @HOW
 def test_a_failure_behind_a_hanging_batch_is_reported(on: list[str], how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What comes before it has not been delivered, so it is the sink that ends the job; but not after half an hour."""
+    """The outputs before it have not been delivered, so the sink ends the job; but not after half an hour."""
     Path("hang").write_text(f"before {how}")
     monkeypatch.setenv("LEAST", "0")
     with running([*on, *PLAIN[1:]], source="bad") as job:

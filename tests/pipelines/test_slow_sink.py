@@ -34,8 +34,8 @@ COPIES = 8
 history of the state, in the barrier, in a release on its way, with the collector, and with the sink."""
 
 BOUND_MB = 48
-"""What may come on top of the first look: CREDIT × COPIES × RECORD_BYTES is 33 MB if every place were full at once; the
-rest is for the allocator. Without credit the source alone would bring 100 MB a second."""
+"""Growth allowed after the first measurement: CREDIT × COPIES × RECORD_BYTES is 33 MB if every place were full at once;
+the rest is for the allocator. Without credit the source alone would bring 100 MB a second."""
 
 APP = f"""
     import asyncio

@@ -64,7 +64,7 @@ class Job:
 
     Args:
         folder: Where all its files are.
-        sinks: What it writes besides `counts`.
+        sinks: Outputs besides `counts`.
         server: A NATS server to talk through; without one it is gRPC.
         more: Further lines of the job file.
     """

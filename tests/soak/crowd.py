@@ -16,7 +16,7 @@ from words import free_port
 
 TOKEN = "not a secret"
 _SETTLED_S = 8.0
-"""Who is as old as this when the job ends has joined it, and ends with it; a younger one may wait for it in vain."""
+"""Age from which a process has joined the job and ends with it; a younger one may wait for the job in vain."""
 
 
 class Door(NamedTuple):
@@ -57,9 +57,9 @@ class Crowd:
 
     Args:
         folder: Where they run.
-        door: Of the job.
-        wanted: How many of each role.
-        environ: Of their processes.
+        door: Control address of the job.
+        wanted: Number of processes of each role.
+        environ: Environment of the processes.
         chance: Draws how long each takes to come back.
     """
 

@@ -132,7 +132,7 @@ class Round(NamedTuple):
         Args:
             folder: Where its inputs are.
             disk: Where its state and its outputs are.
-            server: That it talks through, if it does.
+            server: NATS server that it uses, if it does.
             more: Settings.
         """
         parts = [(name, soak_flow.PARTS[name]) for name in self.parts]

@@ -36,10 +36,10 @@ class Gun:
         stored: Changes with everything that the job puts into its store: a commit is under way then.
         delivered: Grows with everything that the job delivers.
         stuck: Whether processes may be stopped instead of killed; the job takes them for dead.
-        server: That the job talks through and keeps its state in, if there is one: it is killed, and comes back.
+        server: NATS server that the job uses for messages and state, if there is one: it is killed, and comes back.
         clock: File that says by how many seconds the clock of the job's processes is wrong.
         door: Where the job is reached by who wants more or fewer workers; None: nowhere.
-        disk: That holds its state and its outputs, and may be full for a while; None: it has room.
+        disk: File system of its state and its outputs, which may be full for a while; None: it has room.
         versions: For each version of the flow that it may be asked to go on with, the arguments of `upgrade`.
         only_kills: Whether nothing happens but kills of the processes of the job.
     """

@@ -41,7 +41,7 @@ class Step(NamedTuple):
     """An item on its way through a row, or round a cycle.
 
     Attributes:
-        mark: That of its record.
+        mark: Mark of its record.
         value: Decides the key.
         rounds: How many it still goes.
     """
@@ -113,8 +113,8 @@ class Part(NamedTuple):
     Attributes:
         draw: Adds it to a flow.
         source: The name of its source, and of its inputs.
-        reader: What reads the source.
-        writer: What writes its sink, which has the name of the part.
+        reader: Plugin that reads the source.
+        writer: Plugin that writes its sink, which has the name of the part.
     """
 
     draw: Callable[[fc.Flow], None]
@@ -199,8 +199,8 @@ def check(inputs: Inputs, outputs: dict[str, list[Any]], *, sequence: bool) -> N
     """Hold outputs against the plain loops.
 
     Args:
-        inputs: What was read.
-        outputs: What each sink holds, in order, as plain values.
+        inputs: Records that were read.
+        outputs: Contents of each sink, in order, as plain values.
         sequence: Whether times are counted, so that the order of the fronts is known, too.
 
     Raises:

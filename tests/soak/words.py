@@ -82,8 +82,8 @@ class Words:
         """Make every worker that meets line 1000 die, until the file `trouble` is gone.
 
         Args:
-            code: What it exits with.
-            words: The last that it says.
+            code: Exit code.
+            words: Its last words.
             leaves_child: A process that it has started outlives it, and has its stderr open. Its pid is in `child`.
         """
         facts = {"code": code, "words": words, "leaves_child": leaves_child}

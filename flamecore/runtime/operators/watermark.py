@@ -19,9 +19,9 @@ from flamecore.model.ordered import BEGUN, CLOSING, DONE, IDLE, Origin, behind
 from flamecore.model.vertices import Vertex
 
 Stored = tuple[int, tuple[tuple[Any, ...], ...]]
-"""(watermark, what each origin has said last: (name of the vertex, number of the front, value), and True behind that of
-a front that is idle). Of an operation before it is the least that its partitions have said, with number 0: it may go on
-with others."""
+"""(watermark, last values of the origins: (name of the vertex, number of the front, value), and True behind the value
+of a front that is idle). An operation before this one counts as one origin with number 0, and its value is the least
+of its partitions: their number may be another after a restart."""
 
 Change = tuple[bytes, int, list[tuple[Origin, int | None, bool]]]
 """(place, the watermark before, what some origins had said before, and whether they were idle)."""

@@ -285,7 +285,7 @@ class Streaming:
             timeout: In seconds.
 
         Raises:
-            JobError: That takes longer.
+            JobError: It takes longer.
             FlameError: It has failed.
         """
         for query in self.queries.values():
@@ -339,7 +339,7 @@ class Streaming:
             timeout: In seconds.
 
         Raises:
-            JobError: That takes longer.
+            JobError: It takes longer.
             FlameError: It has failed.
         """
         self._stop_queries()

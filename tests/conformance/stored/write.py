@@ -8,8 +8,8 @@ as the format is. So this program is for the next format only. In an environment
     cp -r tests/conformance/stored/format_2/ledger tests/conformance/stored/format_N/
     python tests/conformance/stored/write.py tests/conformance/stored/format_N [STORY ...]
 
-Format 2 was written by commit d1f082d, with Python 3.11 on Linux. A story that is there already is left alone. Of each
-story these are kept:
+Format 2 was written by commit d1f082d, with Python 3.11 on Linux. A story that is there already is left alone.
+These parts of a story are kept:
 
     STORY/story.json    settings of its job beside those of ledger/job.toml, and how the job ended
     STORY/state/        the store: files of `directory` or `sqlite`, or the folder of a NATS server with JetStream that

@@ -278,7 +278,7 @@ def test_claimed_sizes_are_checked_before_memory_is_allocated(data: bytes) -> No
 
 
 def test_small_bytes_make_no_large_values() -> None:
-    """What is made of bytes is in proportion to them, and to how deep they are nested."""
+    """Decoded values are in proportion to the bytes, and to the depth of their nesting."""
     data = claimed([lay.LIST, DEEP_ENOUGH], encode([1000]), encode([None] * 1000))
     tracemalloc.start()
     try:

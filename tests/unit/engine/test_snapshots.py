@@ -572,7 +572,7 @@ def test_a_first_snapshot_can_be_had_before_anything_is_done() -> None:
 
 @pytest.mark.parametrize("broken_off", [False, True])
 def test_no_snapshot_follows_a_failed_one(broken_off: bool) -> None:
-    """What was cut for it is cut once, so a later one would lack it; also one that was waiting for its turn."""
+    """A change is cut once, so a later snapshot would lack it; also one that was waiting for its turn."""
 
     async def body() -> None:
         job = await Job().open()

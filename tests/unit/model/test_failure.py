@@ -506,7 +506,7 @@ class TestMalformedRecords:
 
 @pytest.mark.parametrize("policy", ["skip", "dead_letter", "fail"])
 def test_times_do_not_depend_on_batches(policy: str) -> None:
-    """What a record's time is decides how it merges with other fronts."""
+    """The time of a record decides where it is merged with those of other fronts."""
     results = set()
     for script in SPLITS:
         made = fc.Flow("merged")

@@ -56,7 +56,7 @@ def test_a_repair_takes_back_later_outputs_and_gives_them_anew_in_order() -> Non
 
 
 def test_several_items_are_taken_back_at_once() -> None:
-    """What follows them is run again once, and not for each of them."""
+    """The items behind them are run again once, and not for each of them."""
     operation, out, _ = fused_step(running)
     alone, wanted, _ = fused_step(running)
     numbers, gone = range(2, 20, 2), (2, 6, 16)

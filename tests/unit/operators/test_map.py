@@ -137,7 +137,7 @@ def test_an_exit_of_the_program_is_no_failed_record(stop: type[BaseException]) -
 
 
 def test_an_error_behind_a_map_is_not_its_own() -> None:
-    """What the next operations raise, such as a broken law, passes through."""
+    """Errors of the next operations, such as a broken law, pass through."""
 
     def broken(*_: Any) -> None:
         raise LookupError("behind")

@@ -67,7 +67,7 @@ def test_every_record_is_dealt_once(times: list[int], workers: int, seed: int) -
 class Machine:
     """Two workers, the first of which deals; the second is as busy as `other` with what else it has to do.
 
-    `cost`: how many processors all that is dealt out would keep busy. Who has more to do than there is time for keeps
+    `cost`: number of processors that all records together would keep busy. A worker with more work than time keeps
     all waiting.
     """
 

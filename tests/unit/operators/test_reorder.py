@@ -140,7 +140,7 @@ def test_of_other_keys_nothing_is_done_again() -> None:
 
 
 def test_when_the_advance_is_spent_all_that_is_outstanding_waits_again() -> None:
-    """What is before the late item may have left already, and stays."""
+    """Items before the late one may have left already, and stay."""
     behind = Behind()
     put(behind.buffer, 1)
     put(behind.buffer, *range(10, 22))
@@ -359,7 +359,7 @@ def test_runs_of_any_form_go_in_as_lists_do(
     st.lists(st.tuples(st.integers(0, 3), st.integers(0, 1), st.sampled_from(("send", "again", "drain"))), max_size=60)
 )
 def test_items_taken_back_while_they_wait_go_no_further(script: list[tuple[int, int, str]]) -> None:
-    """Whoever sends takes back what it has sent before it sends it anew; the operation ends up with the last of it."""
+    """A sender takes back each item before it sends it anew; the operation ends up with the last version."""
     behind = Noting()
     buffer = ReorderBuffer("state", behind, 1)  # type: ignore[arg-type]
     sent: dict[tuple[bytes, int], int] = {}

@@ -160,7 +160,7 @@ def held(behind: Behind) -> list[Any]:
 def test_a_grouping_gives_the_same_by_run_as_by_item(
     window: int, runs: list[tuple[int, list[int]]], random: Any
 ) -> None:
-    """What is emitted is the same item by item, late items, failing keys and tombstones in between."""
+    """Outputs are the same item by item, late items, failing keys and tombstones in between."""
     vertex = Grouping("group", route=ByKey(lambda n: fussy(n) % 2), window=window)
     one, many = Behind(), Behind()
     by_step = GroupingOperator(vertex, one.site(each(one.step)))
@@ -303,7 +303,7 @@ STAGES: list[Stage] = [
 @settings(deadline=None)
 @given(st.lists(st.sampled_from(STAGES), max_size=6), st.lists(st.integers(0, 5), min_size=1, max_size=120))
 def test_operations_in_a_row_give_the_same_by_run_as_by_item(stages: list[Stage], payloads: list[int]) -> None:
-    """What one operation makes of a run goes on as a run, noted in whatever way: through all that follows."""
+    """The outputs of a run leave an operation as a run, in whatever form: through all operations behind it."""
     one, many = Behind(), Behind()
     step, (step_behind, run) = one.step, (many.step, many.run)
     for stage in stages:

@@ -89,7 +89,7 @@ def test_the_least_time_of_all_rears_is_stored() -> None:
 
 
 def test_a_stopped_job_is_done_at_the_times_of_all_fronts() -> None:
-    """What some have read beyond that comes again in the next run."""
+    """Records that some fronts have read beyond that are read again in the next run."""
     job = control()
     job.receive(FrontEnded(1, 20, stopped=True))
     job.receive(FrontEnded(2, 30, stopped=True))

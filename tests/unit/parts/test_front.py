@@ -194,7 +194,7 @@ def test_times_of_the_journal_are_given_again_whatever_the_clock_says(now: int) 
 
 @pytest.mark.parametrize("now", [0, 900, 5_000])
 def test_new_records_begin_at_the_floor(now: int) -> None:
-    """What sinks hold already goes further than the journal does, and the clock was put back."""
+    """Sinks contain outputs of later times than the journal, and the clock was put back."""
     live = kept("wall", start=1_000, journal=[(400, 2)], now_us=Wall(now))
     assert live.stamp(["a", "b"], 0.0) == 400
     assert live.promise() == max(1_000, now)

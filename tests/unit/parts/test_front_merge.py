@@ -152,7 +152,7 @@ def test_pieces_of_any_times_are_merged_in_order(seed: int) -> None:
 
 
 def test_fronts_of_one_wall_clock_need_not_wait_for_each_other() -> None:
-    """What one reads after another has a later time, however many records share a microsecond."""
+    """A record that is read after another has a later time, even if many records share a microsecond."""
     a, b = (front(number, clock="wall", now_us=lambda: 100) for number in (1, 2))
     a.latest = b.latest = LatestTime()
     merge = FrontMerge({1: a, 2: b})

@@ -92,7 +92,7 @@ def test_an_expected_error_is_reported_beside_another(same: bool) -> None:
 
 
 def test_cancellation_goes_before_an_error() -> None:
-    """Whoever has cancelled the job waits for it to be."""
+    """The task that has cancelled the job waits until it is cancelled."""
     first, last = JobError("a worker is gone"), asyncio.CancelledError()
 
     async def cancelled() -> None:

@@ -29,7 +29,7 @@ _HINTS: Final = {
     '{ "spark.jars.packages" = "org.apache.spark:spark-sql-kafka-0-10_2.13:VERSION OF SPARK" }.',
     "TABLE_OR_VIEW_NOT_FOUND": "Is that the table? A session that is made here has none but those of its catalogue.",
 }
-"""What to do, by what Spark says."""
+"""Remedies, by words in the message of Spark."""
 _FAILED_FILE: Final = re.compile(r"(?:file|path)s?\s*:?\s+((?:file|hdfs|s3a?|gs|abfss?)?:?/[^\s,\]]+)")
 
 

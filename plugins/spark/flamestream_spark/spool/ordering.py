@@ -21,7 +21,7 @@ ORDER_BY: Final = 'Say what orders them: order_by = "COLUMN", which may be sever
 
 _ROW: Final = "__flamestream_row"
 _MOST_FILES: Final = 1000
-"""Of more files each gives so few rows that they are sorted instead of kept apart."""
+"""Number of files above which each gives so few rows that they are sorted instead of kept apart."""
 
 _FILES: Final = "HadoopFsRelation"
 """The names that Spark has for files that it reads by a format."""

@@ -2,7 +2,7 @@
 
 They give what a grouping gives. A session ends later with nearly every element: so a key waits for the end that its
 first session had at some time, and looks then how long it still is. It holds the watermark where it would be anyway.
-What is stored has the times and the hold of each session as they are.
+The stored form contains the times and the hold of each session as they are.
 """
 
 from __future__ import annotations

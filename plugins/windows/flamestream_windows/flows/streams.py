@@ -150,9 +150,9 @@ def event_time(
             comes. It needs the wall clock. One that waits because the job is slower is not idle.
         max_ahead: How far ahead a time may be to move the watermark: of the time at which its record came, or, where
             the job's clock counts records, of the greatest time before it. Records beyond are counted (`ahead`).
-        at_end: What the end of the input says: that nothing will come any more, so that all windows end (`close`), or
-            nothing, so that those that are open wait for what is appended, or for the next phase (`keep`). By default
-            they wait in jobs that keep state.
+        at_end: Meaning of the end of the input. `close`: nothing will come any more, so all windows end. `keep`:
+            windows that are open wait for records that are appended, or for the next phase. Default: `keep` in
+            jobs that keep state, else `close`.
         step: How far apart watermarks are said; by default a tenth of the smallest window, which delays none.
         name: The name of the operation.
 

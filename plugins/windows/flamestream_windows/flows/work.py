@@ -1,8 +1,9 @@
 """Work of ordered operations on event time: engine steps by key, in core order.
 
-What a watermark makes due comes in the order in which it was due: by the watermark that it waited for, then by the
-start of its window, then by key. A step of the engine does all of a key at once, so what is due behind other keys waits
-in the state of the key; until the mark has been worked on, and never in a snapshot.
+Panes that a watermark makes due are emitted in the order in which they were due: by the watermark that they waited for,
+then by the start of the window, then by key. A step of the engine makes all panes of a key at once, so those that are
+due behind the panes of other keys wait in the state of the key; until the mark has been worked on, and never in a
+snapshot.
 
 Processing time is the global time of what is worked on.
 """

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from flamecore.abc.host import HostContext, NodeHost, NodeSlot
 
@@ -25,7 +25,13 @@ _LAST_WORDS_S: Final = 0.2
 
 
 class ProcessHost(NodeHost):
-    """The processes of a job; it keeps their last lines, and leaves none behind."""
+    """The processes of a job; it keeps their last lines, and leaves none behind.
+
+    Attributes:
+        program: The module that each process runs.
+    """
+
+    program: ClassVar[str] = "flamecore.runtime.cluster.node_process"
 
     def __init__(self, options: object, context: HostContext) -> None:
         super().__init__(options, context)
@@ -53,7 +59,7 @@ class ProcessHost(NodeHost):
                 sys.executable,
                 "-P",  # a file in the current folder may shadow a module that Python starts with
                 "-m",
-                "flamecore.runtime.cluster.node_process",
+                self.program,
                 str(path),
                 stdin=None if slot.terminal else asyncio.subprocess.DEVNULL,
                 stderr=its,

@@ -14,10 +14,10 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from flamecore import logs
 from flamecore.errors import FlameError, JobError, PeerGoneError, TransportError
@@ -230,8 +230,15 @@ def _end_with_parent(parent: int) -> None:
             os._exit(1)
 
 
-def main() -> int:
+def _nothing(bootstrap: Mapping[str, Any]) -> None:
+    return
+
+
+def main(prepare: Callable[[Mapping[str, Any]], None] = _nothing) -> int:
     """Run the node that a bootstrap file describes.
+
+    Args:
+        prepare: Called with the bootstrap before the node joins, when modules are found as the supervisor finds them.
 
     Returns:
         An exit code of the command line.
@@ -246,6 +253,7 @@ def main() -> int:
         return 1
     _end_with_parent(bootstrap["parent"])
     sys.path[:] = bootstrap.get("path", sys.path)  # from here on, modules are found as the supervisor finds them
+    prepare(bootstrap)
     logs.to_stderr()
     # A terminal, a shell, a service manager sends them to all processes of a job. The supervisor handles them, and the
     # kernel kills this process with it.
@@ -264,7 +272,12 @@ def main() -> int:
     return 1
 
 
-if __name__ == "__main__":
-    code = main()
+def run_program(prepare: Callable[[Mapping[str, Any]], None] = _nothing) -> NoReturn:
+    """Run a node as the main program of its process. Arguments as `main`."""
+    code = main(prepare)
     exit_without_waiting(code)
     sys.exit(code)
+
+
+if __name__ == "__main__":
+    run_program()

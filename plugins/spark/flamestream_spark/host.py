@@ -22,7 +22,16 @@ from flamestream_spark.nodes.slots import check_slots
 from flamestream_spark.nodes.spares import Spares
 from flamestream_spark.nodes.stage import Stage
 from flamestream_spark.session.messages import reason
-from flamestream_spark.session.session import facts_of, has_pages, is_gone, name_of, named_jobs, session, show_name
+from flamestream_spark.session.session import (
+    facts_of,
+    has_files,
+    has_pages,
+    is_gone,
+    name_of,
+    named_jobs,
+    session,
+    show_name,
+)
 
 
 def summary(counts: Mapping[str, Any]) -> str:
@@ -68,6 +77,7 @@ class SparkHost(NodeHost):
         self._stages: dict[str, Stage] = {}
         self._came: set[str] = set()
         self._slots = 0
+        self._files = False
         self._spares: Spares | None = None
         self._facts: Mapping[str, Any] = {}
         self._stopping = False
@@ -97,6 +107,7 @@ class SparkHost(NodeHost):
         await asyncio.to_thread(self._check_slots)
         self._spares = Spares(self._session, name_of(self.context.job, "make executors ready"))
         self._facts = await asyncio.to_thread(facts_of, self._session)
+        self._files = await asyncio.to_thread(has_files, self._session)
         loop = asyncio.get_running_loop()
 
         def failed(error: FlameError) -> None:
@@ -105,7 +116,7 @@ class SparkHost(NodeHost):
         await asyncio.to_thread(self._feed.start, failed)
 
     async def start(self, slots: Sequence[NodeSlot], bootstrap: Mapping[str, Any]) -> None:
-        told = {**bootstrap, "cwd": str(Path.cwd()), "code": dict(self.context.code())}
+        told = {**bootstrap, "cwd": str(Path.cwd()), "code": dict(self.context.code()), "files": self._files}
         for slot in slots:
             title = name_of(self.context.job, "node", slot.name)
             self._stages[slot.name] = Stage(self._session, slot, told, self._stage_ended, title)

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from flamecore.abc.host import HostContext, NodeSlot
 from flamecore.runtime.config.layers import Layer
@@ -18,6 +18,12 @@ from flamestream_spark.session.master import BELOW_TASK
 
 _WELL: Final = "ended with code 0"
 _LINES: Final = 8
+
+
+class TaskProcesses(ProcessHost):
+    """The processes of a task."""
+
+    program: ClassVar[str] = "flamestream_spark.nodes.node_process"
 
 
 def run_node(bootstrap: Mapping[str, Any], host: str, executor: str) -> str | None:
@@ -45,7 +51,7 @@ def run_node(bootstrap: Mapping[str, Any], host: str, executor: str) -> str | No
 def placed(bootstrap: Mapping[str, Any], host: str, folder: Path) -> dict[str, Any]:
     """Return the bootstrap of a node, completed for the place where it is.
 
-    It listens where others reach its executor, and finds the flow's source.
+    It listens where others reach its executor, finds the flow's source, and the files that Spark has sent.
 
     Args:
         bootstrap: Values of the driver.
@@ -66,7 +72,15 @@ def placed(bootstrap: Mapping[str, Any], host: str, folder: Path) -> dict[str, A
         told["folder"] = str(folder)
     if not Path(told["cwd"]).is_dir():
         told.pop("cwd")
+    told["files"] = files_of_task() if told["files"] else ""
     return told
+
+
+def files_of_task() -> str:
+    """Return the folder of the files and archives that Spark has sent to this task."""
+    from pyspark import SparkFiles
+
+    return str(Path(SparkFiles.getRootDirectory()).absolute())
 
 
 async def _ended(bootstrap: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
@@ -75,5 +89,5 @@ async def _ended(bootstrap: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
     context = HostContext(
         bootstrap["job"], make_config(Layer()), {}, died=lambda _, what, lines: over.set_result((what, tuple(lines)))
     )
-    await ProcessHost(None, context).start([NodeSlot(bootstrap["node"], bootstrap["role"])], bootstrap)
+    await TaskProcesses(None, context).start([NodeSlot(bootstrap["node"], bootstrap["role"])], bootstrap)
     return await over

@@ -145,6 +145,12 @@ def has_pages(session: Any) -> bool:
     return context.uiWebUrl is not None
 
 
+def has_files(session: Any) -> bool:
+    """Return whether Spark sends files or archives to tasks. Over Spark Connect nobody says, so there may be some."""
+    context = _context(session)
+    return context is None or bool(context.listFiles or context.listArchives)
+
+
 def name_of(job: str, work: str, *parts: str) -> str:
     """Return the name of what Spark does for a job, for Spark's pages.
 

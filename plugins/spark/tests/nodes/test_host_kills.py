@@ -154,7 +154,7 @@ def test_a_worker_is_killed_and_then_the_driver_and_a_run_is_told_to_stop(tmp_pa
     job = start(tmp_path, "local[4]")
     try:
         job.until_it_moves()
-        os.kill(chance.choice([*job.below("flamecore.runtime.cluster.node_process")]), signal.SIGKILL)
+        os.kill(chance.choice([*job.below(".node_process")]), signal.SIGKILL)
         job.until(lambda: "job.faulted" in job.said(), "the fault")
         job.until_it_moves()
         job.process.kill()
@@ -213,14 +213,14 @@ def test_an_executor_is_killed_and_the_worker_of_the_other_stays(tmp_path: Path,
         job.until_it_moves()
         executors = job.below("CoarseGrainedExecutorBackend")
         assert len(executors) == 2 + spare
-        workers = [*job.below("flamecore.runtime.cluster.node_process")]
+        workers = [*job.below(".node_process")]
         victim, *_ = (above for above in parents(workers[0]) if above in executors)
         assert victim not in parents(workers[1])
         os.kill(victim, signal.SIGKILL)
         killed = time.monotonic()
         job.until(lambda: "job.recovered" in job.log.read_text(), "the recovery")
         print(f"{'with' if spare else 'without'} an executor to spare: {time.monotonic() - killed:.1f} s to an output")
-        assert workers[1] in job.below("flamecore.runtime.cluster.node_process")
+        assert workers[1] in job.below(".node_process")
         job.ends()
     finally:
         job.process.kill()

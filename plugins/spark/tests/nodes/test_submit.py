@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pyspark
@@ -19,9 +20,24 @@ import flamecore as fc
 from pyspark import TaskContext
 
 from shouting import shout
+from spelling import spelt
 
 flow = fc.Flow("words")
-flow.source("lines", str).flat_map(str.split).map(shout).key_by(lambda word: word).count().sink("counts")
+flow.source("lines", str).flat_map(str.split).rebalance().map(shout).map(spelt).key_by(lambda word: word).count().sink(
+    "counts"
+)
+"""
+
+SPELLING = """
+import json
+from pathlib import Path
+
+from pyspark import SparkFiles
+
+
+def spelt(word: str) -> str:
+    alphabet = json.loads(Path(SparkFiles.get("names/alphabet.json")).read_text())
+    return alphabet[word] + Path(SparkFiles.get("mark.txt")).read_text()
 """
 
 SHOUTING = """
@@ -61,16 +77,20 @@ path = "out.jsonl"
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Make a folder with a job whose flow needs a module from elsewhere."""
-    for name, text in (("words.py", FLOW), ("job.toml", JOB), ("lib/shouting.py", SHOUTING), ("in/a.txt", "a b a\n")):
+    files = {"words.py": FLOW, "spelling.py": SPELLING, "job.toml": JOB, "lib/shouting.py": SHOUTING}
+    for name, text in (files | {"in/a.txt": "a b a\n", "lib/mark.txt": "!"}).items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
+    with zipfile.ZipFile(tmp_path / "lib" / "names.zip", "w") as archive:
+        archive.writestr("alphabet.json", json.dumps({"A": "alpha", "B": "beta"}))
     return tmp_path
 
 
 def submit(folder: Path, master: str, *script: str, conf: str = "") -> subprocess.CompletedProcess[str]:
-    """Submit a program, with the module."""
+    """Submit a program, with a module, a file and an archive."""
     command = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", master, "--name", "mine"]
     command += ["--py-files", str(folder / "lib" / "shouting.py"), "--conf", "spark.ui.enabled=false"]
+    command += ["--files", str(folder / "lib" / "mark.txt"), "--archives", f"{folder / 'lib' / 'names.zip'}#names"]
     command += ["--conf", "spark.executor.memory=500m", *(["--conf", conf] if conf else [])]
     home = find_java()
     environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
@@ -90,9 +110,9 @@ def test_a_job_file_runs_where_spark_submit_says(folder: Path, master: str) -> N
     done = submit(folder, master, script, "job.toml")
     assert done.returncode == 0, done.stderr[-4000:]
     assert [json.loads(line) for line in (folder / "out.jsonl").read_text().splitlines()] == [
-        ["A", 1],
-        ["B", 1],
-        ["A", 2],
+        ["alpha!", 1],
+        ["beta!", 1],
+        ["alpha!", 2],
     ]
     assert f"where.master={master} where.workers=2" in done.stdout, "spark-submit has one stream for both of a program"
     assert "Submitted application: mine" in done.stderr, "its own log and name stay"

@@ -12,14 +12,23 @@ def test_flow():
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
+
+from msgspec.structs import asdict
 
 from flamecore.abc.acker import Acker, AckerPlan
+from flamecore.errors import ConfigError
 from flamecore.flow import Flow
 from flamecore.model.graph import Graph
+from flamecore.model.settings import JobSettings
 from flamecore.runtime.config.defaults import ACKERS
+from flamecore.runtime.config.layers import from_program
+from flamecore.runtime.config.read import make_config
 from flamecore.testing.flows.reference import Failed, interpret
 from flamecore.testing.simulation.simulation import SimulatedRun, Simulation
+
+_ARGUMENTS: Final = {"job.workers": "workers=(1, 2)", "acker.use": "ackers=('local',)"}
+"""Settings that the check has arguments for."""
 
 
 def assert_deterministic(
@@ -29,6 +38,7 @@ def assert_deterministic(
     workers: Sequence[int] = (1, 2, 4),
     seeds: Iterable[int] = range(20),
     ackers: Sequence[str] = ACKERS,
+    settings: Mapping[str, Any] | None = None,
 ) -> dict[str, list[Any]]:
     """Run a flow under many interleavings, and compare each with the reference.
 
@@ -41,32 +51,105 @@ def assert_deterministic(
         workers: Numbers of workers to try.
         seeds: Each is another interleaving, for each number of workers.
         ackers: Names of acker drivers, used in turn.
+        settings: Settings of the table `[job]`, as dotted keys as in `flow.run`: `{"job.clock": "wall"}`.
 
     Returns:
-        For each sink, its outputs.
+        For each sink, its outputs. By the wall clock they are those of the first run: times of arrival differ by run.
 
     Raises:
         AssertionError: An output differs, is missing or too many. The text names the output and the seed.
+        ConfigError: A setting has no meaning in these runs.
     """
+    job = job_settings(settings or {})
     graph = flow if isinstance(flow, Graph) else flow.graph()
     whole = {name: list(records) for name, records in inputs.items()}
-    failed = None
-    try:
-        expected = interpret(graph, whole)
-    except Failed as error:
-        failed, expected = error, error.outputs
-    wanted = {name: [output.payload for output in outputs] for name, outputs in expected.items()}
     strategies = [acker_named(name) for name in ackers]
+    skips, wall = job.on_error != "fail", job.clock == "wall"
+    wanted, failed = ({}, None) if wall else _expected(graph, whole, skip_failing=skips)
+    first: dict[str, list[Any]] | None = None if wall else wanted
     for turn, seed in enumerate(seeds):
         for count in workers:
             name, strategy = ackers[seed % len(ackers)], strategies[seed % len(ackers)]
             where = f"seed={seed}, workers={count}, acker={name!r}"
+            simulation = Simulation(
+                graph,
+                whole,
+                acker=strategy,
+                workers=count,
+                seed=seed,
+                settings=job,
+                check_mutation=job.check_mutation or not turn,
+            )
             try:
-                run = Simulation(graph, whole, acker=strategy, workers=count, seed=seed, check_mutation=not turn).run()
+                run = simulation.run()
             except Exception as error:
                 raise AssertionError(f"the run with {where} broke: {error}") from error
+            if wall:
+                wanted, failed = _expected(graph, whole, skip_failing=skips, run=run)
+                first = wanted if first is None else first
             compare(run, wanted, failed, where)
-    return wanted
+    return first or {}
+
+
+def job_settings(settings: Mapping[str, Any]) -> JobSettings:
+    """Return the settings of a simulated job.
+
+    Args:
+        settings: Settings of the table `[job]`, by dotted key.
+
+    Raises:
+        ConfigError: A setting is wrong, or has no meaning in a simulation.
+    """
+    for key in settings:
+        if key in _ARGUMENTS:
+            raise ConfigError(f"{key} is an argument of its own", hint=f"Give {_ARGUMENTS[key]}.", path=key)
+        if not key.startswith("job."):
+            raise ConfigError(
+                f"{key} has no meaning here: the runs are simulated, with the inputs as they are given",
+                hint="Leave it out. Settings of the table [job] have a meaning, such as job.clock.",
+                path=key,
+            )
+    table = make_config(from_program(settings)).job
+    if not table.barrier:
+        raise ConfigError(
+            "job.barrier = false lets outputs go before they are final, so that they depend on the timing",
+            hint="Leave it out.",
+            path="job.barrier",
+        )
+    return JobSettings(**asdict(table))
+
+
+def _expected(
+    graph: Graph, inputs: Mapping[str, Sequence[Any]], *, skip_failing: bool, run: SimulatedRun | None = None
+) -> tuple[dict[str, list[Any]], Failed | None]:
+    """Return the outputs of the reference interpreter, and the failure that has ended it.
+
+    Args:
+        graph: The graph.
+        inputs: For each source, its records.
+        skip_failing: Whether records that a function fails on are left out.
+        run: The run by the wall clock whose times count; None: times are numbers of records.
+    """
+    read, times, ends = inputs, None, None
+    if run is not None:
+        times = {front.source: each for front, each in run.times.items()}
+        ends = {front.source: end for front, end in run.ends.items()}
+        # A run that a failure has ended may not have read all.
+        read = {name: list(inputs.get(name, ()))[: len(each)] for name, each in times.items()}
+    failed = None
+    try:
+        outputs = interpret(
+            graph,
+            read,
+            times=times,
+            skip_failing=skip_failing,
+            end=max(ends.values(), default=None) if ends else None,
+            ends=ends,
+            wall=run is not None,
+        )
+    except Failed as error:
+        failed, outputs = error, error.outputs
+    return {name: [output.payload for output in each] for name, each in outputs.items()}, failed
 
 
 def compare(run: SimulatedRun, wanted: Mapping[str, Sequence[Any]], failed: Failed | None, where: str) -> None:

@@ -127,6 +127,7 @@ def interpret(
     skip_failing: bool = False,
     max_steps: int = 10_000_000,
     end: int | None = None,
+    ends: Mapping[str, int] | None = None,
     keeps: bool = False,
     wall: bool = False,
 ) -> dict[str, list[DataItem]]:
@@ -140,6 +141,7 @@ def interpret(
         skip_failing: Go on without records that a user function fails on.
         max_steps: Give up on a flow that has not ended after so many.
         end: The time at which all fronts have ended: no later timer is due. Default: right after the last record.
+        ends: For each source, the time at which it has ended. Default: right after its last record.
         keeps: Whether the job keeps state, as far as vertices ask.
         wall: Whether times are those of the wall clock.
 
@@ -151,7 +153,7 @@ def interpret(
         Failed: A user function failed on a valid item, and `skip_failing` is not set.
         GraphError: A vertex has no `draw` that tells its meaning.
     """
-    drawn, ends = expanded(graph)
+    drawn, spans = expanded(graph)
     for vertex in drawn.vertices:
         if not isinstance(vertex, _KNOWN):
             raise GraphError(
@@ -160,12 +162,12 @@ def interpret(
                 vertex=vertex.name,
             )
     interpreter = _Interpreter(drawn, workers, skip_failing, keeps, wall)
-    for vertex, (entry, _) in ends.items():
+    for vertex, (entry, _) in spans.items():
         if isinstance(vertex.route, ByKey) and vertex.route.place is not None:
             placing, starts = graph.placing_of(vertex), graph.predecessors(vertex)
-            placed = None if placing is None else ends[placing][0]
-            interpreter.places |= {(ends[start][1], entry): (vertex.route, placed) for start in starts}
-    return interpreter.run(inputs, times or {}, max_steps, end)
+            placed = None if placing is None else spans[placing][0]
+            interpreter.places |= {(spans[start][1], entry): (vertex.route, placed) for start in starts}
+    return interpreter.run(inputs, times or {}, max_steps, end, ends or {})
 
 
 class _Interpreter:
@@ -192,7 +194,8 @@ class _Interpreter:
         inputs: Mapping[str, Iterable[Any]],
         times: Mapping[str, Iterable[int]],
         max_steps: int,
-        end: int | None = None,
+        end: int | None,
+        known_ends: Mapping[str, int],
     ) -> dict[str, list[DataItem]]:
         last = -1
         ends: dict[Source, bytes] = {}
@@ -203,7 +206,8 @@ class _Interpreter:
             for time, payload in zip(stamps, records, strict=True):
                 last = max(last, time)
                 self.emit(source, GlobalTime(time, front).encode(), True, payload)
-            ends[source] = GlobalTime(max(stamps, default=-1) + 1, front).encode()
+            ended = known_ends.get(source.name, max(stamps, default=-1) + 1)
+            ends[source] = GlobalTime(ended, front).encode()
             if not records:
                 empty.add(source)
         for vertex in self.graph.vertices:

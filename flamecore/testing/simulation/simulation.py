@@ -15,6 +15,8 @@ from functools import partial
 from random import Random
 from typing import Any
 
+from msgspec.structs import replace
+
 from flamecore.abc.acker import Acker, AckerPlan, Tracker
 from flamecore.abc.source import Batch
 from flamecore.errors import FlameError
@@ -30,6 +32,7 @@ from flamecore.runtime.config.operators import plugin_operators
 from flamecore.runtime.config.plugins import PluginRegistry
 from flamecore.runtime.parts.collector import Collector
 from flamecore.runtime.parts.front import Front
+from flamecore.runtime.parts.room import Room
 from flamecore.runtime.parts.worker import Worker
 from flamecore.testing.simulation.world import stopwatch
 from flamecore.testing.trace import Arrival
@@ -51,6 +54,7 @@ class SimulatedRun:
         messages: Number of messages of each kind.
         trace: The items that workers handed over to each other, in the order of arrival, if a trace was asked for.
         times: For each front, the global times of its records.
+        ends: For each front, the time at which it has ended.
     """
 
     outputs: dict[str, list[Any]]
@@ -60,6 +64,7 @@ class SimulatedRun:
     messages: dict[str, int] = field(default_factory=dict)
     trace: list[Arrival] = field(default_factory=list)
     times: dict[FrontId, list[int]] = field(default_factory=dict)
+    ends: dict[FrontId, int] = field(default_factory=dict)
 
 
 class Simulation:
@@ -72,6 +77,8 @@ class Simulation:
         workers: Number of workers. How many of them own key groups is drawn.
         seed: Decides everything that is left to chance.
         partitioned: For each source, its records by partition (instead of in `inputs`).
+        settings: Settings of the job. The number of workers and their owners are not taken from it, nor is `advance`;
+            the arguments that follow count more.
         on_error: Treatment of records that a user function fails on.
         copy: Applied to every message on its way, as a codec would; default: handed over.
         burst: Most records a front admits at once.
@@ -90,14 +97,17 @@ class Simulation:
         workers: int = 2,
         seed: int = 0,
         partitioned: Mapping[str, Sequence[Sequence[Any]]] | None = None,
-        on_error: OnError = "fail",
+        settings: JobSettings | None = None,
+        on_error: OnError | None = None,
         copy: Callable[[Any], Any] | None = None,
         burst: int = 3,
         advance: bool | None = None,
         trace: bool = False,
-        clock: ClockName = "sequence",
-        check_mutation: bool = False,
+        clock: ClockName | None = None,
+        check_mutation: bool | None = None,
     ) -> None:
+        base = settings or JobSettings()
+        clock = base.clock if clock is None else clock
         self.random = Random(seed)
         self.now = 0.0
         self.steps = 0
@@ -117,15 +127,16 @@ class Simulation:
             advance = drawn.choice((False, True))
         owning = drawn.choice((None, *range(1, workers + 1)))
         names = tuple(front.name for front in fronts)
-        settings = JobSettings(
+        self.settings = replace(
+            base,
             workers=workers,
             owners=owning,
-            on_error=on_error,
+            on_error=base.on_error if on_error is None else on_error,
             advance=advance,
             clock=clock,
-            check_mutation=check_mutation,
+            check_mutation=base.check_mutation if check_mutation is None else check_mutation,
         )
-        self.plan = Plan(graph, names, settings, unread=frozenset(range(1, len(names) + 1)))
+        self.plan = Plan(graph, names, self.settings, unread=frozenset(range(1, len(names) + 1)))
         strategy = acker(AckerPlan(workers, self.plan.segments.inbound, self.plan.tracked_fronts))
         self._loads = Random(f"loads {seed}")
         self.trackers: dict[str, Tracker] = {}
@@ -152,7 +163,8 @@ class Simulation:
         self.outputs: dict[str, list[Any]] = {name: [] for name in self.plan.rears}
         self.channels: dict[tuple[str, str], deque[Any]] = {}
         self.open_fronts = {front.number: f"worker/{self.plan.host_of(front.number)}" for front in fronts}
-        self.ends = [0]
+        self.room = Room({front.number: front for front in fronts}, self.settings.max_in_flight)
+        self.ends: dict[FrontId, int] = {}
         self.failures: dict[str, Failure] = {}
         self.sent: dict[str, int] = {}
         self._trace: list[Arrival] | None = [] if trace else None
@@ -182,6 +194,7 @@ class Simulation:
             dict(self.sent),
             self._trace or [],
             self.times,
+            self.ends,
         )
 
     @property
@@ -196,14 +209,18 @@ class Simulation:
             return all(name in self.failures or rear.time > failure.at.time for name, rear in self.rears.items())
         if self.open_fronts:
             return False
-        end = max(self.ends)
+        end = max(self.ends.values(), default=0)
         return all(rear.time >= end for rear in self.rears.values()) or end == 0
 
     def choices(self) -> list[Callable[[], None]]:
         """Return all possible next steps, in an order that depends only on the run so far."""
         ways: list[Callable[[], None]] = []
         ways.extend(partial(self.deliver, *channel) for channel, waiting in self.channels.items() if waiting)
-        ways.extend(partial(self.feed, number) for number in self.open_fronts)
+        ways.extend(
+            partial(self.feed, number)
+            for number in self.open_fronts
+            if not self.records[number] or self.room.has_room(number, self.burst)
+        )
         return ways
 
     def wait(self) -> None:
@@ -216,7 +233,8 @@ class Simulation:
         if not due:
             raise SimulationStuckError(
                 f"nothing is in flight and nothing is due, but only "
-                f"{ {name: rear.time for name, rear in self.rears.items()} } is delivered of {max(self.ends)}"
+                f"{ {name: rear.time for name, rear in self.rears.items()} } is delivered of "
+                f"{max(self.ends.values(), default=0)}"
             )
         self.now = max(self.now, min(due.values()))
         for address, at in due.items():
@@ -231,13 +249,15 @@ class Simulation:
             if self._loads.random() < 0.3:  # a rebalance uses these loads
                 for index in range(self.plan.workers):
                     worker.receive(f"worker/{index}", Busy(index, self._loads.random(), 1.0))
-            values = [records.popleft() for _ in range(min(len(records), self.random.randint(1, self.burst)))]
+            wanted = min(len(records), self.random.randint(1, self.burst))
+            values = [records.popleft() for _ in range(self.room.take(number, wanted))]
             worker.admit(number, Batch(values, range(len(values))), self.now)
             front = worker.fronts[number]
+            self.room.release(number)
             self.times[front.name] += range(front.next_time - len(values), front.next_time)
         else:
             del self.open_fronts[number]
-            self.ends.append(worker.end_front(number))
+            self.ends[worker.fronts[number].name] = worker.end_front(number)
         self.flush(address)
 
     def _now_us(self) -> int:
@@ -250,6 +270,8 @@ class Simulation:
             if self._trace is not None and type(message) is Items:
                 self._trace += self.arrivals(int(to.removeprefix("worker/")), message)
             self.workers[to].receive(sender, message)
+            if type(message) is Delivered:
+                self.release(self.workers[to])
             more = any(waiting for (_, end), waiting in self.channels.items() if end == to)
             if not more or self.random.random() < 0.7:  # a worker may take several messages before it sends
                 self.flush(to)
@@ -290,6 +312,12 @@ class Simulation:
         self.now += self.random.expovariate(1000.0)
         for to, message in self.workers[address].flush(self.now):
             self.send(address, to, message)
+
+    def release(self, worker: Worker) -> None:
+        """Return the credit of records that all rears have delivered."""
+        for front in worker.fronts.values():
+            front.delivered(worker.delivered())
+        self.room.note()
 
     def send(self, sender: str, to: str, message: Any) -> None:
         self.sent[type(message).__name__] = self.sent.get(type(message).__name__, 0) + 1

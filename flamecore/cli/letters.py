@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import os
+import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -52,6 +53,14 @@ class Letter(msgspec.Struct, frozen=True):
             return base64.b64decode(self.original_base64, validate=True)
         return None if self.original is None else self.original.encode()
 
+    @property
+    def key(self) -> tuple[str, int] | None:
+        """Return what letters of the same record have in common; None if it was not kept."""
+        if (record := self.record) is None:
+            return None
+        # By position and record: two equal records of a file are two, and each has letters of its own.
+        return self.source, xxh3_64(self.position.encode() + b"\0" + record).intdigest()
+
 
 class Mark(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The progress of reading a file of letters again.
@@ -64,6 +73,7 @@ class Mark(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         done: Whether that retry has come to its end.
         id: Identity of that retry, which no other one has.
         copy: XXH3-64 of the copy that it reads.
+        shortened: End and digest once letters that failed again have been removed before `end`; None: there are none.
     """
 
     schema: int = 1
@@ -73,6 +83,7 @@ class Mark(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     done: bool
     id: str = ""
     copy: str = ""
+    shortened: tuple[int, str] | None = None
 
 
 class LetterFile:
@@ -108,11 +119,7 @@ class LetterFile:
                 return None
             start = 0
             if mark is not None:
-                # By the contents, not by time or length: letters that were edited in place would be
-                # skipped, or read twice.
-                if _digest(self.path, mark.end) != mark.digest:
-                    raise self._changed(mark)
-                start = mark.end
+                start = self._read_up_to(mark)
             end = _end_of_letters(self.path)
             if end <= start:
                 return None
@@ -135,10 +142,55 @@ class LetterFile:
         self._note(letters, done=False)
         return letters
 
-    def finish(self, letters: Letters) -> None:
-        """Store durably that letters have been read again, and remove their copy."""
-        self._note(letters, done=True)
+    def finish(self, letters: Letters, *, shorten: bool = False) -> bool:
+        """Store durably that letters have been read again, and remove their copy.
+
+        Args:
+            letters: The letters.
+            shorten: Whether those that have failed again, and so are behind the others now, are removed where they
+                were. A file that was edited meanwhile is left as it is.
+
+        Returns:
+            Whether any were removed.
+        """
+        places = self._failed_again(letters) if shorten and not self.has_changed(letters) else ()
+        if not places:
+            self._note(letters, done=True)
+        else:
+            fresh = self._copy_path.with_name(self._copy_path.name + ".new")
+            end = _write_without(places, self.path, fresh, letters.end)
+            digest = _digest(fresh, end)
+            # Before the file is replaced: after a crash here, the mark speaks of both.
+            self._note(letters, done=True, shortened=(end, digest))
+            shutil.copymode(self.path, fresh)
+            fresh.replace(self.path.resolve())
+            self._note(replace(letters, end=end, digest=digest), done=True)
         self._copy_path.unlink(missing_ok=True)
+        return bool(places)
+
+    def _failed_again(self, letters: Letters) -> list[tuple[int, int]]:
+        """Return the places, in the file, of the letters whose records have letters behind the last of them."""
+        behind = Letters(self.path, letters.end, _end_of_letters(self.path), "")
+        again = {key for _, letter in behind.all() if (key := letter.key) is not None}
+        if not again:
+            return []
+        return [place for place, letter in letters.all() if letter.key in again]
+
+    def _read_up_to(self, mark: Mark) -> int:
+        """Return the offset behind the last letter that was read.
+
+        Raises:
+            ConfigError: The file has changed before it.
+        """
+        # By the contents, not by time or length: letters that were edited in place would be
+        # skipped, or read twice.
+        ends = [(mark.end, mark.digest)]
+        if mark.shortened is not None:
+            ends.append(mark.shortened)
+        for end, digest in ends:
+            if _digest(self.path, end) == digest:
+                return end
+        raise self._changed(mark)
 
     def has_changed(self, letters: Letters) -> bool:
         """Return whether the file has changed where letters were taken from it."""
@@ -170,7 +222,7 @@ class LetterFile:
             path="",
         )
 
-    def _note(self, letters: Letters, *, done: bool) -> None:
+    def _note(self, letters: Letters, *, done: bool, shortened: tuple[int, str] | None = None) -> None:
         mark = Mark(
             start=letters.start,
             end=letters.end,
@@ -178,6 +230,7 @@ class LetterFile:
             done=done,
             id=letters.id,
             copy=letters.copy,
+            shortened=shortened,
         )
         fresh = self._mark_path.with_name(self._mark_path.name + ".new")
         _write_durably(fresh, [msgspec.json.encode(mark)])
@@ -245,16 +298,13 @@ class Letters:
         Raises:
             ConfigError: A line is no letter.
         """
-        seen: set[int] = set()
+        seen: set[tuple[str, int]] = set()
         for place, letter in self.all():
-            if letter.source != source or (record := letter.record) is None:
+            if letter.source != source or (key := letter.key) is None:
                 yield place, None
                 continue
-            # By position and record: two equal records of a file are two, and each has letters of
-            # its own.
-            digest = xxh3_64(letter.position.encode() + b"\0" + record).intdigest()
-            yield place, None if digest in seen else letter
-            seen.add(digest)
+            yield place, None if key in seen else letter
+            seen.add(key)
 
     def all(self) -> Iterator[tuple[tuple[int, int], Letter]]:
         """Yield every letter and its place: the offsets of its line.
@@ -384,6 +434,23 @@ def _copy(letters: Letters, path: Path) -> str:
         _write_durably(fresh, (file.read(size) for size in sizes))
     fresh.replace(path)
     return _digest(path, path.stat().st_size)
+
+
+def _write_without(places: Sequence[tuple[int, int]], path: Path, fresh: Path, end: int) -> int:
+    """Write a file without some lines, durably; return where an offset behind all of them is in it."""
+
+    def chunks() -> Iterator[bytes]:
+        with open(path, "rb") as file:
+            at = 0
+            for start, after in [*places, (path.stat().st_size, 0)]:
+                file.seek(at)
+                while at < start and (data := file.read(min(_CHUNK, start - at))):
+                    at += len(data)
+                    yield data
+                at = after
+
+    _write_durably(fresh, chunks())
+    return end - sum(after - start for start, after in places)
 
 
 def _write_durably(path: Path, chunks: Iterable[bytes]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 from collections import Counter
@@ -24,6 +25,7 @@ from flamecore.runtime.config import defaults
 from flamecore.runtime.config.resolve import resolve
 
 if TYPE_CHECKING:
+    from flamecore.abc.sink import Sink
     from flamecore.runtime.config.job_spec import JobSpec
 
 
@@ -84,10 +86,10 @@ def command(ctx: click.Context, /, file: Path, app: str, settings: tuple[str, ..
     try:
         done = not run_to_the_end(ctx, spec, quiet=quiet, progress_interval=10.0).drained
     except TooManyFailedError:
-        _finish(letter_file, letters, own_state)
+        _finish(letter_file, letters, own_state, spec)
         raise
     if done:
-        _finish(letter_file, letters, own_state)
+        _finish(letter_file, letters, own_state, spec)
 
 
 def _close_at_end(graph: Graph) -> None:
@@ -146,8 +148,17 @@ def _sources_of(letters: Letters, spec: JobSpec, *, beside: bool) -> Collection[
     return found
 
 
-def _finish(letter_file: LetterFile, letters: Letters, own_state: Path | None) -> None:
+def _finish(letter_file: LetterFile, letters: Letters, own_state: Path | None, spec: JobSpec) -> None:
     """Store that the letters were read, and remove the state of the retry."""
-    letter_file.finish(letters)
+    # With another mode the sink would refuse a file that has become shorter.
+    appends = spec.dead_letter is not None and getattr(spec.dead_letter.options, "mode", None) == "append"
+    if letter_file.finish(letters, shorten=appends) and spec.dead_letter is not None:
+        # The sink keeps checksums of what it has written, and makes them anew as it opens a file that has changed.
+        asyncio.run(_reopened(type(spec.dead_letter)(spec.dead_letter.options, spec.dead_letter.context)))
     if own_state is not None:
         shutil.rmtree(own_state)
+
+
+async def _reopened(sink: Sink) -> None:
+    await sink.open()
+    await sink.aclose()

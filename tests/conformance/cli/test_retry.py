@@ -115,8 +115,10 @@ def test_records_are_read_again_until_none_fails_and_no_more(state: str, workers
     assert counts() == [["a", 1], ["a", 2]]
     assert retry(*more, BAD="y,z") == 0
     assert counts() == [["a", 1], ["a", 2], ["x", 1]]
-    assert letters() == ["x", "y", "z", "y", "z"], "what fails again is a letter again"
-    assert retry(*more, BAD="y,z") == 1, "all have failed"
+    for _ in range(3):
+        assert letters() == ["x", "y", "z"], "a record that fails again has one letter"
+        assert run("verify-output", "dead.jsonl").returncode == 0
+        assert retry(*more, BAD="y,z") == 1, "all have failed"
     for _ in range(3):
         assert retry(*more) == 0
         assert counts() == [["a", 1], ["a", 2], ["x", 1], ["y", 1], ["z", 1]]
@@ -199,7 +201,7 @@ def test_letters_are_corrected_in_their_own_file(state: str, before: str, after:
     (other,) = {"x", "long"} - {before}
     assert retry(BAD=f"{before},{other}") == 0
     assert counts() == [["a", 1], [after, 1]]
-    assert sorted(letters()) == sorted([after, other, other]), "no letter is lost: what fails again is added"
+    assert letters() == [after, other], "no letter is lost: the one that fails again comes last"
     assert retry() == 0
     assert counts() == [["a", 1], [after, 1], [other, 1]]
     assert run("run", "job.toml", "-q").returncode == 0, "the job goes on"

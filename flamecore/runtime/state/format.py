@@ -34,13 +34,18 @@ from flamecore.runtime.codec.wire import STORED
 R = TypeVar("R", "Manifest", "EpochRecord")
 
 MAGIC: Final = b"FLMB"
-FORMAT: Final = 3
-_READ: Final = (2, 3)
+FORMAT: Final = 4
+_READ: Final = (2, 3, 4)
 """Readable formats. Format 2 names the records below by the module that they were in, and its checksums cover the data
-only: its blobs are not bound to their places."""
+only: its blobs are not bound to their places. Format 4 has what marks need: the states of markings, fronts of which
+nothing was read, and the times in journals at which fronts were idle."""
 _UNBOUND: Final = 2
 _SUM_BYTES: Final = 16
 _START: Final = len(MAGIC) + 1 + _SUM_BYTES
+
+_NEWER: Final = (
+    "A newer flamestream has written it: run that version, or a newer one. Nothing of the state was changed."
+)
 
 RESTORE: Final = "Bring the state back from a copy; or delete it, and the outputs, to start from nothing."
 """Hint for damaged state that no earlier snapshot can replace."""
@@ -346,7 +351,7 @@ def unseal(blob: bytes | None, name: str, expected: Binding) -> bytes:
         blob: The bytes; None: the blob is missing.
         name: Name of the blob.
         expected: Expected binding. A blob of format 2 has none; it is accepted unless its epoch is known to write
-            format 3, and its digest is compared if known.
+            a later one, and its digest is compared if known.
 
     Raises:
         CorruptError: It is missing, damaged, of an unknown format, or another one than expected.
@@ -357,15 +362,16 @@ def unseal(blob: bytes | None, name: str, expected: Binding) -> bytes:
         raise _corrupt(name, f"its {len(blob)} bytes do not begin as they should")
     stored_format = blob[len(MAGIC)]
     if stored_format not in _READ:
-        known = " and ".join(map(str, _READ))
-        raise _corrupt(name, f"it is of format {stored_format}, and formats {known} are read here")
+        known = f"{', '.join(map(str, _READ[:-1]))} and {_READ[-1]}"
+        hint = _NEWER if stored_format > FORMAT else RESTORE
+        raise _corrupt(name, f"it is of format {stored_format}, and formats {known} are read here", hint)
     if _checksum(stored_format, memoryview(blob)[_START:]) != digest_of(blob):
         raise _corrupt(name, "its checksum is wrong")
     start = _START
     if stored_format != _UNBOUND:
         start = _check_place(blob, name, expected)
     elif expected.run:
-        raise _foreign(name, f"it is of format {stored_format}, and its epoch has written format {FORMAT}")
+        raise _foreign(name, f"it is of format {stored_format}, and its epoch has written a later one")
     # Last, since it finds what all else has let pass: the same name, state and epoch, and other
     # bytes.
     if expected.digest and expected.digest != digest_of(blob):
@@ -493,8 +499,8 @@ def decode_part(
         raise _corrupt(name, str(error)) from error
 
 
-def _corrupt(name: str, why: str) -> CorruptError:
-    return CorruptError(f"blob {name} of the state cannot be used: {why}", hint=RESTORE, store="", blob=name)
+def _corrupt(name: str, why: str, hint: str = RESTORE) -> CorruptError:
+    return CorruptError(f"blob {name} of the state cannot be used: {why}", hint=hint, store="", blob=name)
 
 
 def _foreign(name: str, why: str) -> CorruptError:

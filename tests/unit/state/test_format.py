@@ -68,8 +68,9 @@ def test_the_error_says_why_a_blob_is_refused() -> None:
         unseal(None, "b", HERE)
     newer = bytearray(seal(b"x", "b", HERE))
     newer[4] = FORMAT + 1
-    with pytest.raises(CorruptError, match=f"format {FORMAT + 1}, and formats 2 and {FORMAT} are read"):
+    with pytest.raises(CorruptError, match=f"format {FORMAT + 1}, and formats 2, 3 and {FORMAT} are read") as refused:
         unseal(bytes(newer), "b", HERE)
+    assert "A newer flamestream has written it" in refused.value.hint
     with pytest.raises(CorruptError, match="checksum") as caught:
         unseal(seal(b"x", "commit/1/2", HERE)[:-1] + b"y", "commit/1/2", HERE)
     assert caught.value.blob == "commit/1/2"
@@ -164,10 +165,24 @@ def test_a_blob_of_format_2_is_read_where_nothing_speaks_against_it() -> None:
     assert unseal(blob, "any", Binding("mine", digest=digest_of(blob))) == b"x"
     with pytest.raises(CorruptError, match="another one"):
         unseal(blob, "any", Binding("mine", digest=bytes(16)))
-    with pytest.raises(CorruptError, match="it is of format 2, and its epoch has written format 3"):
+    with pytest.raises(CorruptError, match="it is of format 2, and its epoch has written a later one"):
         unseal(blob, "any", HERE)
     with pytest.raises(CorruptError, match="checksum"):
         unseal(blob[:-1] + b"y", "any", Binding())
+
+
+def in_format_3(blob: bytes) -> bytes:
+    """Return a blob as the format with seals of that form had it before."""
+    rest = blob[21:]
+    return b"FLMB\x03" + xxhash.xxh3_128_digest(b"FLMB\x03" + rest) + rest
+
+
+def test_a_blob_of_format_3_is_bound_to_its_place() -> None:
+    blob = in_format_3(seal(b"x", "part/1", HERE))
+    assert unseal(blob, "part/1", HERE) == b"x"
+    assert decode_epoch(in_format_3(encode_record(EPOCH)), EPOCH.blob, HERE) == EPOCH
+    with pytest.raises(CorruptError, match="its bytes are those of blob part/1"):
+        unseal(blob, "part/2", HERE)
 
 
 def test_records_say_where_they_belong_in_format_2_as_well() -> None:

@@ -1,6 +1,15 @@
-"""Settings of all tests, those of the plugins too: Hypothesis judges values, no durations; clients may be missing."""
+"""Settings of all tests, those of the plugins too: Hypothesis judges values, no durations; clients may be missing.
 
+FLAMESTREAM_CASES=0.25 runs of each test with parameters a quarter of its cases, and at least one. All tests run, and
+Python versions that follow each other take different cases.
+"""
+
+import math
+import os
+import random
+import sys
 from importlib.util import find_spec
+from itertools import groupby
 
 import hypothesis
 import pytest
@@ -18,3 +27,28 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     for client in CLIENTS:
         if item.get_closest_marker(client) is not None and find_spec(client) is None:
             pytest.skip(f"the client of {client} is not installed")
+
+
+# Last, when -m and -k have chosen: a test must not lose all cases of an environment to those that run in another one.
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave a part of the cases of each test, as FLAMESTREAM_CASES says."""
+    share = float(os.environ.get("FLAMESTREAM_CASES", "1"))
+    chosen: set[pytest.Item] = set()
+    for test, cases in groupby(sorted(items, key=_test_of), key=_test_of):
+        chosen.update(_part(test, list(cases), share))
+    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+    items[:] = [item for item in items if item in chosen]
+
+
+def _test_of(item: pytest.Item) -> str:
+    return item.nodeid.partition("[")[0]
+
+
+def _part(test: str, cases: list[pytest.Item], share: float) -> list[pytest.Item]:
+    """Return a part of a test's cases, the same in each run on this version of Python."""
+    # Shuffled, since each n-th of a product of parameters may be all cases of one value, and none of another.
+    random.Random(test).shuffle(cases)
+    count = math.ceil(len(cases) * min(share, 1))
+    first = sys.version_info.minor * count
+    return [cases[(first + number) % len(cases)] for number in range(count)]

@@ -157,6 +157,7 @@ def checkout(machine: Machine) -> Path:
     (home / "tox").write_text(
         "#!/bin/sh\n"
         'printf "%s\\n" "$@" >asked\n'
+        'echo "$FLAMESTREAM_SEEDS $FLAMESTREAM_CASES" >shares\n'
         'cp left.xml "$FLAMESTREAM_REPORTS/py392-core.xml"\n'
         'cp left.json "$6"\n'
         "exit 0\n"
@@ -197,8 +198,17 @@ def test_a_run_asks_for_its_part_of_the_matrix(
     code, lines = run(machine, checkout, *arguments, **({"FLAMESTREAM_CI_MATRIX": matrix} if matrix else {}))
     assert (code, lines[-1]) == (0, "2 passed, 0 failed, 0 skipped")
     asked = (checkout / "asked").read_text().splitlines()
-    assert asked[:5] == ["run-parallel", "--parallel", "2", "--parallel-no-spinner", "--result-json"]
+    cores = os.cpu_count() or 1
+    assert asked[:5] == ["run-parallel", "--parallel", str(2 * cores), "--parallel-no-spinner", "--result-json"]
     assert asked[6:] == [*FAIL_IF_MISSING, str(machine.path / "python3.92"), "--skip-env", "py(391|393)-", *chosen]
+
+
+@pytest.mark.parametrize(("matrix", "shares"), [(None, " "), ("whole", "1 1")])
+def test_the_whole_matrix_has_all_seeds_and_cases(
+    machine: Machine, checkout: Path, matrix: str | None, shares: str
+) -> None:
+    run(machine, checkout, **({"FLAMESTREAM_CI_MATRIX": matrix} if matrix else {}))
+    assert (checkout / "shares").read_text() == f"{shares}\n"
 
 
 def test_a_run_knows_no_other_matrix(machine: Machine, checkout: Path) -> None:

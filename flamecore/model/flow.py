@@ -6,14 +6,15 @@ Types come from hints and from the second argument of `source`; the configuratio
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar, overload
+from collections.abc import Callable, Collection, Iterable, Mapping
+from inspect import isclass
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from flamecore.errors import GraphError
 from flamecore.model.builder import GraphBuilder, require_name
 from flamecore.model.failure import shown_at_caller
 from flamecore.model.graph import Graph
-from flamecore.model.stream import Stream
+from flamecore.model.stream import Stream, no_method
 from flamecore.model.type_codec import TypeCodec, full_name
 from flamecore.model.vertices import Source
 
@@ -47,6 +48,11 @@ class FlowGraph(GraphBuilder):
         self.found_as: str | None = None
         """Location of the flow, as "module:name", if it is not a variable of `module`."""
 
+    if not TYPE_CHECKING:  # a type checker must not see further attributes
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_method(self, name, (dir(Stream), "Begin with a source: flow.source(name, type).{name}(…)"))
+
     @overload
     def source(self, name: str, type: type[T]) -> Stream[T]: ...
     @overload
@@ -59,6 +65,12 @@ class FlowGraph(GraphBuilder):
             name: Name of the source, for the configuration and `run`.
             type: Type of the records; drivers convert to it if they can, and refuse records that do not fit.
         """
+        if isinstance(type, Collection) and not (isclass(type) or isinstance(type, str)):
+            raise GraphError(
+                f"source {require_name('source', name)!r}: the type of its records is {type!r:.80}, which is no type",
+                hint="Give the type alone: flow.source(name, int). Records are given to run: flow.run({name: …}).",
+                vertex=name,
+            )
         source = Source(require_name("source", name), type=type)
         self._add(source)
         return Stream(self, source, type)

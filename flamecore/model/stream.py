@@ -7,10 +7,22 @@ twice copies it to both uses. If the copies meet again, in a `merge`, they come 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import partial
 from types import GenericAlias
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, NoReturn, ParamSpec, Self, TypeVar, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Final,
+    Generic,
+    Literal,
+    NoReturn,
+    ParamSpec,
+    Self,
+    TypeVar,
+    overload,
+)
 
 from flamecore.errors import GraphError
 from flamecore.model.builder import GraphBuilder, Output, is_whole, require, require_name, same
@@ -301,7 +313,7 @@ class Stream(Generic[T]):
     if not TYPE_CHECKING:  # a type checker must not see further attributes
 
         def __getattr__(self, name: str) -> Any:
-            raise _no_method(self, name, KeyedStream, f"Give its items a key first: .key_by(function).{name}(…)")
+            raise no_method(self, name, (dir(KeyedStream), "Give its items a key first: .key_by(function).{name}(…)"))
 
 
 @all_shown_at_caller
@@ -322,14 +334,7 @@ class KeyedStream(Generic[K, T]):
     if not TYPE_CHECKING:  # a type checker is to know of no further attributes
 
         def __getattr__(self, name: str) -> Any:
-            raise _no_method(
-                self,
-                name,
-                Stream,
-                "A stream has one key: call key_by once, with the key that its state is to go by."
-                if name == "key_by"
-                else f"Call {name} before key_by, or on what count, reduce, fold or another operation gives.",
-            )
+            raise no_method(self, name, (dir(Stream), ONE_KEY if name == "key_by" else BEFORE_KEYS))
 
     def _drift(
         self,
@@ -644,19 +649,42 @@ def _require_keys(kind: str, vertex: Vertex, function: Callable[..., object]) ->
         )
 
 
-def _no_method(stream: object, name: str, other: type, hint: str) -> AttributeError:
+ONE_KEY: Final = "A stream has one key: call key_by once, with the key that its state is to go by."
+BEFORE_KEYS: Final = "Call {name} before key_by, or on what count, reduce, fold or another operation gives."
+"""Advice for methods that streams have, and keyed streams do not."""
+
+_IN_EVENT_TIME: Final = (
+    "It needs event time, which a stream gets before its key: event_time(stream, at).key_by(function).{name}(…); see "
+    "docs/how-to/windows.md."
+)
+_BY_KEY: Final = "Combine the items of each key: .key_by(function).reduce(function), or .fold(initial, function)."
+
+_ELSEWHERE: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("as_of", "cogroup", "distinct", "inactive", "join", "process", "window"), _IN_EVENT_TIME),
+    "event_time": "It is a function that takes the stream, before its key: event_time(stream, at); see "
+    "docs/how-to/windows.md.",
+    **dict.fromkeys(("aggregate", "max", "mean", "min", "sum"), _BY_KEY),
+    **dict.fromkeys(("group_by", "groupby"), "Say .key_by(function)."),
+    **dict.fromkeys(("concat", "union"), "Say .merge(other)."),
+    **dict.fromkeys(("for_each", "foreach"), "Look at items with .inspect(function); end a stream with .sink(name)."),
+    "run": "A flow is run, once its streams end in sinks: flow.run({source: records}).",
+}
+"""Advice for methods that streams have elsewhere, or with event time."""
+
+
+def no_method(stream: object, name: str, *others: tuple[Container[str], str]) -> AttributeError:
     """Return the error of a missing attribute of a stream.
 
     Args:
         stream: The stream.
         name: Name of the attribute.
-        other: The other class of streams.
-        hint: Advice if the other class has the attribute.
+        others: Names of attributes elsewhere, and the advice for them: `{name}` stands for the name. The first counts.
     """
     missing = f"{type(stream).__name__!r} object has no attribute {name!r}"
-    if name.startswith("_") or not hasattr(other, name):
+    hint = next((hint for names, hint in others if name in names), _ELSEWHERE.get(name))
+    if name.startswith("_") or hint is None:
         return AttributeError(missing, name=name, obj=stream)  # Python adds similar names
-    return AttributeError(f"{missing}\n  {hint}")
+    return AttributeError(f"{missing}\n  {hint.replace('{name}', name)}")
 
 
 def _way_of(predicates: Sequence[Callable[[T], object]], way: int) -> Callable[[T], object]:

@@ -27,6 +27,7 @@ from flamestream_windows.model.times import require_whole
 __all__ = ["Aggregate", "collect", "count", "fold", "max", "mean", "min", "named", "reduce", "sum", "top"]
 
 
+@shown_at_caller
 def count() -> Aggregate:
     """Return the number of elements."""
     return Count()
@@ -101,6 +102,7 @@ def reduce(function: Callable[[Any, Any], Any]) -> Aggregate:
     return Reduce(function)
 
 
+@shown_at_caller
 def collect() -> Aggregate:
     """Return a list of the elements, in the order in which they came."""
     return Collect()
@@ -109,4 +111,6 @@ def collect() -> Aggregate:
 def _function(call: str, argument: str, value: object) -> None:
     """Refuse what is no function."""
     if not (value is None or callable(value)):
-        raise GraphError(f"{call}: {argument} is a function, not {value!r:.160}", vertex=None)
+        field = isinstance(value, str) and value.isidentifier()
+        hint = f"For the field of that name: lambda item: item.{value}" if field else ""
+        raise GraphError(f"{call}: {argument} is a function, not {value!r:.160}", hint=hint, vertex=None)

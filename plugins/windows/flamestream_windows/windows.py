@@ -43,6 +43,7 @@ __all__ = [
 _DAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 
 
+@shown_at_caller
 def whole() -> WindowFn:
     """Return the one window of everything."""
     return Global()

@@ -382,7 +382,7 @@ def test_an_operation_on_a_keyed_stream_that_needs_none_is_told_where_it_goes(na
 def test_an_operation_that_there_is_not_stays_an_attribute_error() -> None:
     numbers = fc.Flow("small").source("numbers", int)
     for stream in (numbers, numbers.key_by(abs)):
-        assert not hasattr(stream, "group_by")
+        assert not hasattr(stream, "group_by")  # although its error has a remedy
         assert not hasattr(stream, "_flows")
         with pytest.raises(AttributeError) as caught:
             stream.mapp  # type: ignore[attr-defined]  # noqa: B018 - Python says what was perhaps meant
@@ -529,3 +529,34 @@ def test_a_flow_has_its_graph() -> None:
     assert isinstance(graph.vertices[3], Drift)
     assert repr(flow) == "<Flow 'graph': 5 operations>"
     assert flow.graph() is not graph
+
+
+@pytest.mark.parametrize(
+    ("call", "remedy"),
+    [
+        (lambda stream: stream.window(5), "event_time(stream, at).key_by(function).window(…)"),
+        (lambda stream: stream.key_by(str).join(stream), "docs/how-to/windows.md"),
+        (lambda stream: stream.event_time(str), "a function that takes the stream"),
+        (lambda stream: stream.sum(), ".key_by(function).reduce(function)"),
+        (lambda stream: stream.key_by(str).max(), ".key_by(function).reduce(function)"),
+        (lambda stream: stream.group_by(str), "Say .key_by(function)."),
+        (lambda stream: stream.union(stream), "Say .merge(other)."),
+        (lambda stream: stream.for_each(print), ".inspect(function)"),
+        (lambda stream: stream.run(), "flow.run({source: records})"),
+        (lambda stream: stream._flow.map(str), "Begin with a source: flow.source(name, type).map("),
+        (lambda stream: stream._flow.key_by(str), "Begin with a source: flow.source(name, type).key_by("),
+    ],
+)
+def test_verbs_of_elsewhere_have_a_remedy(call: Callable[[Any], object], remedy: str) -> None:
+    with pytest.raises(AttributeError) as caught:
+        call(fc.Flow("elsewhere").source("numbers", int))
+    missing, _, hint = str(caught.value).partition("\n")
+    assert "object has no attribute" in missing
+    assert remedy in hint
+
+
+def test_records_in_the_place_of_their_type_are_refused() -> None:
+    wrong: Any = [1, 2, 3]
+    with pytest.raises(GraphError, match=r"the type of its records is \[1, 2, 3\], which is no type") as caught:
+        fc.Flow("typed").source("numbers", wrong)
+    assert "flow.run({name: …})" in caught.value.hint

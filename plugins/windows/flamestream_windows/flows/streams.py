@@ -8,14 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, TypeVar, overload
 
 from flamecore.errors import GraphError
 from flamecore.model.builder import Output
 from flamecore.model.failure import all_shown_at_caller, shown_at_caller
 from flamecore.model.meta import Meta
 from flamecore.model.ordered import Gathered, IdlingMarking, Marked, Marking
-from flamecore.model.stream import KeyedStream, Stream, require_functions
+from flamecore.model.stream import BEFORE_KEYS, ONE_KEY, KeyedStream, Stream, no_method, require_functions
 from flamecore.model.types import element, returned
 from flamecore.model.vertices import ByKey, Map, Route, Sink, Vertex
 from flamestream_windows import aggregates as agg
@@ -87,6 +87,10 @@ _SECONDS: Final = 10_000_000
 
 _QUARTER: Final = 15 * 60 * 1_000_000
 """Local midnights of all zones are multiples of it."""
+
+
+_IN_WINDOWS: Final = "window(w.fixed(minutes=1)).{name}(…)"
+_OF_PANES: Final = "It is of what an operation on windows gives, such as .count().{name}"
 
 
 class Origin(NamedTuple):
@@ -293,6 +297,17 @@ class Timed(Stream[T]):
         self._origins = origins
         self._retracts = retracts
 
+    if not TYPE_CHECKING:  # a type checker must not see further attributes
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_method(
+                self,
+                name,
+                (dir(TimedKeyed), "Give its items a key first: .key_by(function).{name}(…)"),
+                (dir(Windowed), f"Give its items a key and windows first: .key_by(function).{_IN_WINDOWS}"),
+                (dir(Panes), _OF_PANES),
+            )
+
     def _next(self, made: Stream[Any], form: Form | None = None, declared: Any = None) -> Timed[Any]:
         """Return the stream of what comes of this one: of stamps, or of the same payloads."""
         form, declared = form or self._form, self._type if declared is None else declared
@@ -487,6 +502,17 @@ class TimedKeyed(KeyedStream[K, T]):
         self._key, self._place = key, place
         self._route = ByKey(key, place)
         self._values: Stream[T] | None = None
+
+    if not TYPE_CHECKING:  # a type checker must not see further attributes
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_method(
+                self,
+                name,
+                (dir(Timed), ONE_KEY if name == "key_by" else BEFORE_KEYS),
+                (dir(Windowed), f"Cut its items into windows first: .{_IN_WINDOWS}"),
+                (dir(Panes), _OF_PANES),
+            )
 
     @property
     def _stream(self) -> Stream[T]:  # type: ignore[override]  # made when it is asked for: unused it would lead nowhere
@@ -803,6 +829,16 @@ class Windowed(Generic[K, T]):
         )
         keyed._timed._flow._expect(self, error)
 
+    if not TYPE_CHECKING:  # a type checker must not see further attributes
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_method(
+                self,
+                name,
+                (dir(Panes), "Say first what a pane holds, such as .count(), then .{name}"),
+                (dir(TimedKeyed), "It takes the items themselves: leave the windows out, ….key_by(function).{name}(…)"),
+            )
+
     def _finished(self) -> None:
         self._keyed._timed._flow._finish(self)
 
@@ -914,7 +950,7 @@ class Windowed(Generic[K, T]):
         vertex = self._keyed._timed._vertex
         try:
             return make()
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             raise GraphError(f"{word} after {vertex.name!r}: {error}", vertex=vertex.name) from None
 
     def _grouped(
@@ -957,6 +993,7 @@ class Told(Timed[U], Generic[U, E]):
     ) -> None:
         self._told = told
         self._elements = elements
+        self._apart: dict[str, Timed[Any]] = {}
         outputs = told.filter(is_pane, name=told._flow._name(None, f"{told._vertex.name}.{word}"))
         super().__init__(outputs, STAMPED, origins, declared, retracts=retracts)
 
@@ -971,9 +1008,41 @@ class Told(Timed[U], Generic[U, E]):
         return self._beside("dropped", is_dropped, Dropped)
 
     def _beside(self, word: str, is_it: Callable[[Any], bool], declared: Any) -> Stream[Any]:
-        called = f"{self._told._vertex.name}.{word}"
-        found = self._told.filter(is_it, name=self._flow._name(None, called))
-        return Timed(found, STAMPED, self._origins, declared)
+        if word not in self._apart:
+            self._apart[word] = _Beside(self._told, word, is_it, self._origins, declared)
+        return self._apart[word]
+
+
+class _Beside(Timed[T]):
+    """The items that an operation reports separately.
+
+    The operation that tells them apart is added where they are first used: a look at them changes no flow.
+    """
+
+    def __init__(
+        self, told: Stream[Any], word: str, is_it: Callable[[Any], bool], origins: tuple[Origin, ...], declared: Any
+    ) -> None:
+        self._told, self._word, self._is_it = told, word, is_it
+        self._found: Stream[Any] | None = None
+        self._flow, self._type, self._route = told._flow, declared, None
+        self._form, self._origins, self._retracts = STAMPED, origins, False
+
+    def __repr__(self) -> str:
+        return f"<{self._word} of {self._told!r}>"
+
+    def _filtered(self) -> Stream[Any]:
+        if self._found is None:
+            name = self._flow._name(None, f"{self._told._vertex.name}.{self._word}")
+            self._found = self._told.filter(self._is_it, name=name)
+        return self._found
+
+    @property
+    def _vertex(self) -> Vertex:  # type: ignore[override]  # made when it is asked for
+        return self._filtered()._vertex
+
+    @property
+    def _output(self) -> Output:  # type: ignore[override]
+        return self._filtered()._output
 
 
 @all_shown_at_caller
@@ -984,6 +1053,15 @@ class Panes(Told[Pane[K, V], E], Generic[K, V, E]):
         self._strategy = strategy
         retracts = strategy.panes == "retracting"
         super().__init__(told, origins, Pane, elements, word="panes", retracts=retracts)
+
+    if not TYPE_CHECKING:  # a type checker must not see further attributes
+
+        def __getattr__(self, name: str) -> Any:
+            if name in Pane.__annotations__:
+                raise no_method(
+                    self, name, (Pane.__annotations__, "Its items are panes: .map(lambda pane: pane.{name})")
+                )
+            return super().__getattr__(name)
 
     def values(self) -> Timed[V]:
         """Return the values of the panes alone."""

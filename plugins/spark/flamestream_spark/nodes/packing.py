@@ -12,9 +12,10 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from io import BytesIO
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, NoReturn
 
 from flamecore.abc.host import PACKED, PackedFlow
 from flamecore.errors import ConfigError, FlameError, GraphError
@@ -42,15 +43,57 @@ def packed(flow: FlowGraph, beside: Mapping[str, bytes]) -> PackedFlow:
     Raises:
         GraphError, ConfigError: Something in it cannot be pickled.
     """
-    from pyspark import cloudpickle
-
     sources = sorted((path, hashlib.sha256(source).hexdigest()) for path, source in beside.items())
     try:
-        data: bytes = cloudpickle.dumps((flow, _hinted(flow), sources))
+        data = _pickled((flow, _hinted(flow), sources))
     except Exception as error:
         raise _unsendable(flow, error) from error
     module = PACKED + hashlib.sha256(data).hexdigest()[:32]
     return PackedFlow(module, {**beside, f"{module}.py": _LOADER, f"{module}.pickle": data})
+
+
+class Shared(NamedTuple):
+    """A broadcast variable in a node.
+
+    Attributes:
+        value: Its value.
+    """
+
+    value: object
+
+
+def _pickled(value: object) -> bytes:
+    """Pickle a value as Spark pickles a UDF, but broadcast variables with their values: nodes are no tasks.
+
+    Raises:
+        Exception: It cannot be pickled.
+    """
+    from pyspark import cloudpickle
+
+    # A class whose module nobody has imported has no objects.
+    reduced = {vars(sys.modules[path])[name]: reduce for path, name, reduce in _REDUCED if path in sys.modules}
+    table = cloudpickle.Pickler.dispatch_table.new_child(reduced)
+    pickler = type("Pickler", (cloudpickle.Pickler,), {"dispatch_table": table})  # it looks for the table in its class
+    file = BytesIO()
+    pickler(file).dump(value)
+    return file.getvalue()
+
+
+def _with_value(broadcast: Any) -> tuple[type[Shared], tuple[object]]:
+    return Shared, (broadcast.value,)
+
+
+def _refused(accumulator: object) -> NoReturn:
+    raise TypeError(
+        "workers are no tasks of Spark, so nobody would see what they add to an accumulator; count in the flow"
+    )
+
+
+_REDUCED: Final = (
+    ("pyspark.core.broadcast", "Broadcast", _with_value),
+    ("pyspark.accumulators", "Accumulator", _refused),
+)
+"""Classes whose objects are pickled otherwise than by Spark: module, name, function."""
 
 
 def unpacked(path: str) -> FlowGraph:
@@ -94,8 +137,6 @@ def _functions(flow: FlowGraph) -> Iterator[Callable[..., Any]]:
 
 def _hinted(flow: FlowGraph) -> dict[str, Any]:
     """Return what hints in the main program name: a pickler does not look at hints."""
-    from pyspark import cloudpickle
-
     space = vars(sys.modules[_MAIN])
     things = [thing for thing in space.values() if isinstance(thing, type | FunctionType) and thing.__module__ == _MAIN]
     found: dict[str, Any] = {}
@@ -105,7 +146,7 @@ def _hinted(flow: FlowGraph) -> dict[str, Any]:
             found |= {name: space[name] for name in _WORD.findall(text) if name in space}
     for name, value in tuple(found.items()):
         try:
-            cloudpickle.dumps(value)
+            _pickled(value)
         except Exception:  # noqa: BLE001 - if the flow uses it, that is told; if not, it is not missed
             del found[name]
     return found
@@ -135,10 +176,8 @@ def _unsendable(flow: FlowGraph, error: Exception) -> FlameError:
 
 def _culprit(value: Any, depth: int) -> tuple[str, str] | None:
     """Return the function's variable that cannot be pickled, and why; None: all can."""
-    from pyspark import cloudpickle
-
     try:
-        cloudpickle.dumps(value)
+        _pickled(value)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is told
         why = f"{type(error).__name__}: {error}"
     else:

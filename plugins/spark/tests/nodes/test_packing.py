@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -11,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import cloudpickle
+from pyspark.accumulators import INT_ACCUMULATOR_PARAM, Accumulator
+from pyspark.core.broadcast import Broadcast
 
 import flamecore as fc
 from flamecore.errors import ConfigError, GraphError
@@ -222,3 +226,26 @@ def test_a_variable_that_cannot_be_sent_is_named() -> None:
     assert "'step'" in str(caught.value)
     assert "with lock (a lock), which cannot be sent to executors: TypeError: cannot pickle" in str(caught.value)
     assert "Make lock inside of the function" in caught.value.hint
+
+
+def test_broadcast_variables_are_sent_with_their_values(tmp_path: Path) -> None:
+    file = tmp_path / "value"
+    file.write_bytes(pickle.dumps({"a": "alpha"}))
+    names: Broadcast[dict[str, str]] = Broadcast(path=str(file))
+    made = packed(flow_with(lambda line: names.value[line]), {})
+    flow, *_ = cloudpickle.loads(made.files[f"{made.module}.pickle"])
+    assert flow.run({"lines": ["a"]})["out"] == ["alpha"]
+
+
+def test_accumulators_are_refused() -> None:
+    seen = Accumulator(0, 0, INT_ACCUMULATOR_PARAM)
+
+    def noted(line: str) -> str:
+        seen.add(1)
+        return line
+
+    with pytest.raises(
+        GraphError, match=r"'step'> uses .*noted with seen \(a Accumulator\).*nobody would see"
+    ) as caught:
+        packed(flow_with(noted), {})
+    assert "TypeError: workers are no tasks of Spark" in str(caught.value)

@@ -65,6 +65,12 @@ def test_a_run_has_no_line_of_sparks(folder: Path) -> None:
     assert [line for line in lines if not line.startswith("timestamp=")] == []
 
 
+def test_errors_that_spark_ignores_are_not_shown(spark: Any) -> None:
+    logger = spark._jvm.org.apache.logging.log4j.LogManager.getLogger
+    assert not logger("org.apache.spark.rpc.netty.Inbox").isErrorEnabled()
+    assert logger("org.apache.spark.scheduler.TaskSetManager").isErrorEnabled()
+
+
 @pytest.mark.timeout(300)
 def test_a_log_that_the_user_has_set_up_stays(folder: Path) -> None:
     (folder / "conf").mkdir()

@@ -31,7 +31,10 @@ if TYPE_CHECKING:
 _REPLACED: Final = (
     "another process has joined by the name of {name}; processes that run together need names of their own"
 )
-_START_HINT: Final = "Look at the workers' log lines above; each must reach the supervisor and import the flow."
+_START_HINT: Final = (
+    "Look at the workers' log lines above; each must reach the supervisor, import the flow and open what it reads. "
+    "deploy.start_timeout_s is how long they may take."
+)
 _JOIN_HINT: Final = (
     "flamestream check says the commands that start them; each must reach the supervisor and import the flow, and says "
     "where it was started what keeps it. deploy.start_timeout_s is how long they may take."

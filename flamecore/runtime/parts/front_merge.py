@@ -7,16 +7,37 @@ give. So a record waits until every other front has passed it.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import chain, groupby, pairwise
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from flamecore.model.graph import Graph
-from flamecore.model.meta import decode_time, encode_time
+from flamecore.model.meta import decode_time, orders_of
 from flamecore.runtime.parts.front import Front
+
+
+class Span(NamedTuple):
+    """Records of one front with consecutive times.
+
+    Attributes:
+        front: The front.
+        first: Time of the first record.
+        values: The records; in place of a malformed one its failure, of one whose prefix has run what that has made.
+        mixed: Whether anything stands in place of a record.
+    """
+
+    front: Front
+    first: int
+    values: list[object]
+    mixed: bool = False
+
+    @property
+    def end(self) -> int:
+        """Return the time after the last record."""
+        return self.first + len(self.values)
 
 
 class Records(NamedTuple):
@@ -25,8 +46,7 @@ class Records(NamedTuple):
     Attributes:
         source: Name of the source.
         orders: Order of each record.
-        values: The records; in place of a malformed one its failure, of one whose prefix has run what that has made.
-        mixed: Whether anything stands in place of a record.
+        values, mixed: As of a span.
     """
 
     source: str
@@ -38,29 +58,31 @@ class Records(NamedTuple):
 class FrontMerge:
     """Records that fronts of one worker have read, and that have not run.
 
+    Orders are made as records leave, for all fronts at once: few records of each of many fronts wait at a time.
+
     Args:
         fronts: Fronts by number; all of them on one worker.
     """
 
     def __init__(self, fronts: Mapping[int, Front]) -> None:
         self._fronts = fronts
-        self._waiting: dict[int, deque[Records]] = {number: deque() for number in fronts}
+        self._waiting: dict[int, deque[Span]] = {number: deque() for number in fronts}
         # Two heaps of heads, not one of records: a batch is one entry, however many records it has.
-        self._heads: list[tuple[bytes, int]] = []  # (order of its first record, front) of each with waiting records
-        self._next: dict[int, bytes] = {}  # lower bound of the next order of each front
-        self._least: list[tuple[bytes, int]] = []  # a heap of the same, with outdated entries
+        self._heads: list[tuple[int, int]] = []  # (time of its first record, front) of each with waiting records
+        self._next: dict[int, int] = {}  # lower bound of the next time of each front
+        self._least: list[tuple[int, int]] = []  # a heap of (the same, front), with outdated entries
         self._ready: deque[Records] = deque()
-        self._firsts: dict[int, bytes] = {}  # the first order of each front with ready records
+        self._firsts: dict[int, int] = {}  # the first time of each front with ready records
         self._moved: list[int] = []
         for number in fronts:
             self.note(number)
 
-    def add(self, number: int, records: Records) -> None:
-        """Add records of a front that has just given their times."""
+    def add(self, number: int, first: int, values: list[object], *, mixed: bool = False) -> None:
+        """Add records of a front that has just given their times; see `Span`."""
         waiting = self._waiting[number]
         if not waiting:
-            heappush(self._heads, (records.orders[0], number))
-        waiting.append(records)
+            heappush(self._heads, (first, number))
+        waiting.append(Span(self._fronts[number], first, values, mixed))
         self.note(number)
 
     def note(self, number: int) -> None:
@@ -69,10 +91,10 @@ class FrontMerge:
         if front.moves_on:  # always past the times of the others
             self._next.pop(number, None)
             return
-        order = self._next[number] = encode_time(front.promise()) + front.suffix
+        time = self._next[number] = front.promise()
         # The former entry of the front stays in the heap, and is skipped when it comes to the top:
         # a heap cannot find it.
-        heappush(self._least, (order, number))
+        heappush(self._least, (time, number))
 
     def close(self, number: int) -> None:
         """Note that a front reads no more records."""
@@ -81,9 +103,9 @@ class FrontMerge:
     def first_time(self, number: int) -> int | None:
         """Return a time below which no record of a front waits; None if none waits."""
         if self._ready and number in self._firsts:  # ready records before them may be of other fronts
-            return decode_time(max(self._ready[0].orders[0], self._firsts[number]))
+            return max(decode_time(self._ready[0].orders[0]), self._firsts[number])
         waiting = self._waiting[number]
-        return decode_time(waiting[0].orders[0]) if waiting else None
+        return waiting[0].first if waiting else None
 
     def moved(self) -> list[int]:
         """Return the fronts whose `first_time` has changed since the last call."""
@@ -110,28 +132,31 @@ class FrontMerge:
         while ready and most > 0:
             records = ready.popleft()
             if len(records.orders) > most:  # cut all pieces at once: the rest would be copied with each call
-                starts = range(0, len(records.orders), most)
-                pieces = [cut(records, start, start + most) for start in starts]
+                source, orders, values, mixed = records
+                starts = range(0, len(orders), most)
+                pieces = [Records(source, orders[at : at + most], values[at : at + most], mixed) for at in starts]
                 ready.extendleft(reversed(pieces[1:]))
                 records = pieces[0]
             taken.append(records)
             most -= len(records.orders)
         return taken
 
-    def _limit(self) -> bytes | None:
-        """Return the order that all fronts have passed; None: no front limits the rest."""
+    def _limit(self) -> int | None:
+        """Return the time that all fronts have passed; None: no front limits the rest."""
         least, actual = self._least, self._next
         while least and actual.get(least[0][1]) != least[0][0]:
             heappop(least)
         return least[0][0] if least else None
 
-    def _is_ripe(self, limit: bytes | None) -> bool:
+    # Not also records of this very time, of fronts before the one that may still give it: no minimum time passes them
+    # before that one has moved on, and each turn of the event loop would cut one record off the rest of a batch.
+    def _is_ripe(self, limit: int | None) -> bool:
         return limit is None or self._heads[0][0] < limit
 
-    def _ripe(self) -> list[Records]:
-        """Take out the records below the limit, front by front."""
+    def _ripe(self) -> list[Span]:
+        """Take out the records below the limit; consecutive ones of a front in one span."""
         limit, heads = self._limit(), self._heads
-        ripe: list[Records] = []
+        ripe: list[Span] = []
         self._firsts.clear()
         # Front by front, and then merged at once: a heap entry for each record would cost several
         # comparisons more.
@@ -140,99 +165,93 @@ class FrontMerge:
             self._firsts[number] = first
             self._moved.append(number)
             waiting = self._waiting[number]
-            some: list[Records] = []
-            while waiting:
-                records = waiting.popleft()
-                end = len(records.orders) if limit is None else bisect_left(records.orders, limit)
-                if end < len(records.orders):
-                    waiting.appendleft(cut(records, end, None))
-                    heappush(heads, (records.orders[end], number))
-                    if end:
-                        some.append(cut(records, 0, end))
-                    break
-                some.append(records)
-            ripe.append(some[0] if len(some) == 1 else together(some))
+            some: list[Span] = []
+            while waiting and (limit is None or waiting[0].first < limit):
+                span = waiting.popleft()
+                if limit is not None and span.end > limit:
+                    span, late = _cut(span, limit)
+                    waiting.appendleft(late)
+                if some and some[-1].end != span.first:
+                    ripe.append(_joined(some))
+                    some = []
+                some.append(span)
+            ripe.append(_joined(some))
+            if waiting:
+                heappush(heads, (waiting[0].first, number))
         return ripe
 
 
-def cut(records: Records, start: int, stop: int | None) -> Records:
-    """Return the records in [start, stop); None: to the end."""
-    source, orders, values, mixed = records
-    return Records(source, orders[start:stop], values[start:stop], mixed)  # `_replace` costs more than the slices
+def _cut(span: Span, time: int) -> tuple[Span, Span]:
+    """Split a span into its records below a time, and the others."""
+    front, first, values, mixed = span
+    count = time - first
+    return Span(front, first, values[:count], mixed), Span(front, time, values[count:], mixed)
 
 
-def together(pieces: Sequence[Records]) -> Records:
-    """Join consecutive records."""
-    return Records(
-        pieces[0].source,
-        list(chain.from_iterable([piece.orders for piece in pieces])),
-        list(chain.from_iterable([piece.values for piece in pieces])),
-        any(piece.mixed for piece in pieces),
-    )
+def _joined(spans: Sequence[Span]) -> Span:
+    """Join spans of one front, each of which begins where the one before it ends."""
+    if len(spans) == 1:
+        return spans[0]
+    values = list(chain.from_iterable([span.values for span in spans]))
+    return Span(spans[0].front, spans[0].first, values, any(span.mixed for span in spans))
 
 
-def merged(pieces: Sequence[Records]) -> list[Records]:
-    """Merge sorted pieces into as few pieces of one source each as possible.
+def merged(spans: Sequence[Span]) -> list[Records]:
+    """Merge spans into as few pieces of one source each as possible.
 
-    Args:
-        pieces: One piece of each front.
+    Between two times at which any span begins or ends the same fronts give one record of each time. So records are
+    merged by columns, and no two of them are compared: there are at most as many slices as records.
     """
-    if len(pieces) < 2:
-        return list(pieces)
-    pieces = sorted(pieces, key=lambda piece: piece.orders[0])
-    mixed = any(piece.mixed for piece in pieces)
-    first = pieces[0].source
-    if all(piece.source == first for piece in pieces):
-        # Fronts of the wall clock mostly follow each other straight, and need no merge at all.
-        if all(earlier.orders[-1] < later.orders[0] for earlier, later in pairwise(pieces)):
-            return [together(pieces)]
-        return [Records(first, *_in_rows(pieces), mixed)]
-    orders, values, places = _sorted(pieces)
-    sources = [piece.source for piece in pieces for _ in piece.orders]
-    result = []
-    for source, some in groupby(places, sources.__getitem__):
-        run = list(some)
-        result.append(Records(source, [orders[at] for at in run], [values[at] for at in run], mixed))
-    return result
+    pieces: list[Records] = []
+    coming = sorted(spans, key=attrgetter("first"), reverse=True)
+    times = sorted({time for span in spans for time in (span.first, span.end)})
+    active: list[Span] = []
+    for start, stop in pairwise(times):
+        active = [span for span in active if span.end > start]
+        while coming and coming[-1].first == start:
+            active.append(coming.pop())
+        active.sort(key=_number)
+        _append(pieces, active, start, stop)
+    return pieces
 
 
-def _in_rows(pieces: Sequence[Records]) -> tuple[list[bytes], list[object]]:
-    """Merge pieces whose times mostly coincide, time by time.
-
-    Fronts at one pace give such pieces. Sorting them would cost several comparisons per record.
-    """
-    firsts = [decode_time(piece.orders[0]) for piece in pieces]
-    lasts = [decode_time(piece.orders[-1]) for piece in pieces]
-    low, high = max(firsts), min(lasts) + 1
-    gaps = any(last - first >= len(piece.orders) for piece, first, last in zip(pieces, firsts, lasts, strict=True))
-    if gaps or high <= low:
-        return _in_order(pieces)
-    rows = [cut(piece, low - first, high - first) for piece, first in zip(pieces, firsts, strict=True)]
-    rows.sort(key=lambda row: row.orders[0])
-    ends = zip(pieces, firsts, lasts, strict=True)
-    before, after = [], []
-    for piece, first, last in ends:
-        if first < low:
-            before.append(cut(piece, 0, low - first))
-        if last >= high:
-            after.append(cut(piece, high - first, None))
-    orders, values = _in_order(before)
-    orders.extend(chain.from_iterable(zip(*[row.orders for row in rows], strict=True)))
-    values.extend(chain.from_iterable(zip(*[row.values for row in rows], strict=True)))
-    late_orders, late_values = _in_order(after)
-    return orders + late_orders, values + late_values
+def _number(span: Span) -> int:
+    return span.front.number
 
 
-def _in_order(pieces: Sequence[Records]) -> tuple[list[bytes], list[object]]:
-    orders, values, places = _sorted(pieces)
-    return [orders[at] for at in places], [values[at] for at in places]
+def _append(pieces: list[Records], spans: Sequence[Span], start: int, stop: int) -> None:
+    """Append the records of the times in [start, stop), of which each span has one of each."""
+    groups = [list(some) for _, some in groupby(spans, _source)]
+    if len(groups) > 1:  # sources take turns within each time
+        for time in range(start, stop):
+            for group in groups:
+                _append_columns(pieces, group, time, time + 1)
+    elif groups:
+        _append_columns(pieces, spans, start, stop)
 
 
-def _sorted(pieces: Sequence[Records]) -> tuple[list[bytes], list[object], list[int]]:
-    """Return orders and values of all pieces, and their places in sorted order."""
-    orders = list(chain.from_iterable([piece.orders for piece in pieces]))
-    values = list(chain.from_iterable([piece.values for piece in pieces]))
-    return orders, values, sorted(range(len(orders)), key=orders.__getitem__)
+def _source(span: Span) -> str:
+    return span.front.name.source
+
+
+def _append_columns(pieces: list[Records], spans: Sequence[Span], start: int, stop: int) -> None:
+    """Append records as `_append` does, of one source."""
+    columns = [span.values[start - span.first : stop - span.first] for span in spans]
+    if len(spans) == 1:
+        orders, values = orders_of(start, stop - start, spans[0].front.suffix), columns[0]
+    else:
+        suffixes = [span.front.suffix for span in spans]
+        orders = [time + suffix for time in orders_of(start, stop - start, b"") for suffix in suffixes]
+        values = list(chain.from_iterable(zip(*columns, strict=True)))
+    source, mixed = _source(spans[0]), any(span.mixed for span in spans)
+    if pieces and pieces[-1].source == source:
+        last = pieces[-1]
+        last.orders.extend(orders)
+        last.values.extend(values)
+        if mixed and not last.mixed:
+            pieces[-1] = last._replace(mixed=True)
+    else:
+        pieces.append(Records(source, orders, values, mixed))
 
 
 def merges(graph: Graph, fronts: Mapping[int, Front]) -> dict[int, FrontMerge]:

@@ -41,7 +41,7 @@ from flamecore.runtime.operators.table import Operators
 from flamecore.runtime.parts.counters import NodeStats
 from flamecore.runtime.parts.failures import Failures, FailureWays
 from flamecore.runtime.parts.front import Front, LatestTime, Malformed, merge_rejected, split
-from flamecore.runtime.parts.front_merge import Records, merges
+from flamecore.runtime.parts.front_merge import merges
 from flamecore.runtime.state.journal import GivenTimes
 
 _STEP_ITEMS: Final = 65_536
@@ -168,11 +168,10 @@ class Worker:
         if len(values):
             # One time after the other for one batch, not a reading of the clock for each record: what is
             # consecutive stays a run, and a journal holds it in two numbers.
-            orders = orders_of(first, len(values), front.suffix)
             if number in self._unread:
                 self._unread.remove(number)
                 for marking in self._markings_of(front):
-                    marking.begin(orders[0])
+                    marking.begin(encode_time(first) + front.suffix)
             # The driver may return any sequence, and may reuse it; a run is kept, and encoded like a list.
             values = list(values)
             malformed = bool(batch.rejected) and policy != "skip"
@@ -183,15 +182,17 @@ class Worker:
             merge = self._merge_of.get(number)
             mixed = malformed or batch.ahead
             if merge is None:
-                self._run(front.name.source, orders, values, mixed)
+                self._run(front.name.source, orders_of(first, len(values), front.suffix), values, mixed)
             else:
-                merge.add(number, Records(front.name.source, orders, values, mixed))
+                merge.add(number, first, values, mixed=mixed)
         # Times of the wall clock are not the same in a second run, so they are stored before an
         # output may depend on them. Those of the sequence clock follow from positions.
         if times_left is None and self.plan.snapshots and self.plan.settings.clock == "wall" and positions:
             # Nothing is released before the front promises the next time: until then these can be stored.
             self.given_times.append(GivenTimes(number, first, len(positions)))
             self._promised[number] = front.next_time
+        elif number in self._held and times_left is None:
+            self._held[number] = front.next_time  # promised is its first waiting record, which is the same as before
         else:
             self._promise(number, front.next_time if times_left is None else front.promise())
 

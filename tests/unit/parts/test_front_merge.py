@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 import flamecore as fc
 from flamecore.model.meta import FrontId, encode_time
 from flamecore.runtime.parts.front import Front, LatestTime
-from flamecore.runtime.parts.front_merge import FrontMerge, Records, merged, merges
+from flamecore.runtime.parts.front_merge import FrontMerge, Span, merged, merges
 
 
 def front(number: int, source: str = "s", **settings: object) -> Front:
@@ -20,7 +21,7 @@ def read(merge: FrontMerge, one: Front, *values: object, mixed: bool = False) ->
     """Have a front read some records, and return their orders."""
     first = one.stamp(range(len(values)), 0.0)
     orders = [encode_time(time) + one.suffix for time in range(first, first + len(values))]
-    merge.add(one.number, Records(one.name.source, orders, list(values), mixed))
+    merge.add(one.number, first, list(values), mixed=mixed)
     return orders
 
 
@@ -37,11 +38,11 @@ def two() -> tuple[FrontMerge, Front, Front]:
 def test_a_record_waits_until_the_other_front_has_gone_past_it(two: tuple[FrontMerge, Front, Front]) -> None:
     merge, a, b = two
     read(merge, a, "a0", "a1", "a2")
-    assert taken(merge) == ["a0"], "of one time the first front comes first"
+    assert taken(merge) == [], "nothing of a time leaves before all of it"
     read(merge, b, "b0")
-    assert taken(merge) == ["b0", "a1"]
+    assert taken(merge) == ["a0", "b0"], "of one time the first front comes first"
     read(merge, b, "b1", "b2", "b3")
-    assert taken(merge) == ["b1", "a2", "b2"]
+    assert taken(merge) == ["a1", "b1", "a2", "b2"]
     assert merge.first_time(1) is None
     assert merge.first_time(2) == 3
 
@@ -106,6 +107,7 @@ def test_what_follows_straight_of_one_source_is_one_piece() -> None:
     b.stamp([0], 0.0)
     read(merge, b, "b1", mixed=True)
     merge.close(1)
+    merge.close(2)
     pieces = merge.take(100)
     assert [(piece.source, piece.values) for piece in pieces] == [("a", ["a0", "a1"]), ("b", ["b1"]), ("a", ["a2"])]
 
@@ -132,23 +134,33 @@ def test_any_reading_gives_the_records_in_order_each_once(seed: int) -> None:
     assert out == sorted(added)
 
 
-@pytest.mark.parametrize("seed", range(50))
-def test_pieces_of_any_times_are_merged_in_order(seed: int) -> None:
-    """Pieces are of the same times, as fronts at one pace give them, of others, or with gaps of times given before."""
+@pytest.mark.parametrize("seed", range(200))
+def test_spans_of_any_times_are_merged_in_order(seed: int) -> None:
+    """They are of the same times, as fronts at one pace give them, of others, or with gaps of times given before."""
     random = Random(seed)
-    pieces = []
+    sources = random.choice(("s", "st"))
+    spans, wanted = [], []
     for number in range(1, random.randint(2, 6) + 1):
-        first, count = random.randint(0, 3), random.randint(1, 12)
-        times = range(first, first + count)
-        if random.random() < 0.2:
-            times = sorted(random.sample(range(40), count))
-        orders = [encode_time(time) + number.to_bytes(4, "big") for time in times]
-        pieces.append(Records("s", orders, [order.hex() for order in orders], random.random() < 0.1))
-    random.shuffle(pieces)
-    (whole,) = merged(pieces)
-    assert whole.orders == sorted(order for piece in pieces for order in piece.orders)
-    assert whole.values == [order.hex() for order in whole.orders]
-    assert whole.mixed == any(piece.mixed for piece in pieces)
+        one, time = front(number, random.choice(sources)), random.choice((0, 0, 1, 20))
+        for _ in range(random.choice((1, 1, 2, 3))):
+            values = [f"{number}.{at}" for at in range(time, time + random.choice((1, 8, 100)))]
+            spans.append(Span(one, time, [*values], random.random() < 0.1))
+            orders = [encode_time(at) + one.suffix for at in range(time, time + len(values))]
+            wanted += list(zip(orders, [one.name.source] * len(values), values, strict=True))
+            time += len(values) + random.choice((0, 1, 50))
+    random.shuffle(spans)
+    before = [[*span.values] for span in spans]
+    pieces = merged(spans)
+    assert [
+        (order, piece.source, value)
+        for piece in pieces
+        for order, value in zip(piece.orders, piece.values, strict=True)
+    ] == sorted(wanted)
+    assert [span.values for span in spans] == before
+    assert all(earlier.source != later.source for earlier, later in pairwise(pieces)), "as few pieces as possible"
+    mixed = {value for span in spans if span.mixed for value in span.values}
+    assert all(piece.mixed for piece in pieces if mixed.intersection(piece.values))
+    assert any(piece.mixed for piece in pieces) == bool(mixed)
 
 
 def test_fronts_of_one_wall_clock_need_not_wait_for_each_other() -> None:

@@ -227,7 +227,7 @@ class FrontTask:
                 turn = now
             self._current = reading
             if not reading.exhausted and (limit := self._room.take(reading.front.number, reading.limit)):
-                await self._read(reading, limit)
+                await self._read_all(reading, limit)
             if reading.exhausted:
                 ended.append(reading)
         for reading in ended:
@@ -235,13 +235,29 @@ class FrontTask:
         if ended:
             self._end(ended)
 
-    async def _read(self, reading: Reading, limit: int) -> None:
-        """Read and admit a batch, also one that a reader returns in spite of cancellation."""
+    async def _read_all(self, reading: Reading, limit: int) -> None:
+        """Read as many records as there is room for, in several batches if need be.
+
+        A file returns fewer at the end of a chunk. Records of all other partitions would then wait for the rest, round
+        after round: of many files some are always at the end of a chunk.
+        """
+        while limit:
+            read = await self._read(reading, limit)
+            if not read or len(self._left) == 1 or self._given_up or self._stop.is_set():
+                return
+            limit = self._room.take(reading.front.number, limit - read) if read < limit else 0
+
+    async def _read(self, reading: Reading, limit: int) -> int:
+        """Read and admit a batch, also one that a reader returns in spite of cancellation.
+
+        Returns:
+            The number of records; 0: there is nothing more to read.
+        """
         front, left = reading.front, reading.front.records_left
         if left == 0:
             self._room.release(front.number)
             reading.exhausted = True
-            return
+            return 0
         if front.waits_since is None:
             front.waits_since = monotonic()
         try:
@@ -255,10 +271,12 @@ class FrontTask:
         # Given up: what it returns is not admitted, and must not count as the end of the partition.
         if batch is None:
             reading.exhausted = not self._given_up
-        elif not self._given_up:
+            return 0
+        if not self._given_up:
             start = monotonic()
             self._worker_task.admit(front.number, batch, start, reading.policy)
             reading.adapt(monotonic() - start, len(batch.values))
+        return len(batch.values) + len(batch.rejected)
 
 
 class Heartbeats:

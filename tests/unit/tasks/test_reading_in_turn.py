@@ -19,19 +19,21 @@ from flamecore.runtime.tasks.front_task import FrontTask, Reading, StopSignal
 
 
 class Numbers(Reader):
-    """A reader of as many numbers as asked for; it fails at one of them."""
+    """A reader of as many numbers as asked for, or fewer at the end of a chunk; it fails at one of them."""
 
     waits = False
 
-    def __init__(self, size: int, fails_at: int = -1) -> None:
-        self.at, self.size, self.fails_at = 0, size, fails_at
+    def __init__(self, size: int, fails_at: int = -1, chunk: int = 1_000_000) -> None:
+        self.at, self.size, self.fails_at, self.chunk = 0, size, fails_at, chunk
 
     async def read(self, limit: int) -> Batch | None:
         if self.at == self.size:
             return None
         if self.at == self.fails_at:
             raise SourceError("the disk is gone", hint="Correct it.", source="n", position="")
-        found = range(self.at, min(self.at + limit, self.size, self.fails_at if self.fails_at > self.at else self.size))
+        end = self.at - self.at % self.chunk + self.chunk
+        stop = self.fails_at if self.fails_at > self.at else self.size
+        found = range(self.at, min(self.at + limit, self.size, stop, end))
         self.at = found.stop
         return Batch(list(found), list(found))
 
@@ -64,12 +66,14 @@ class Hosts:
         self.ended.append((word.front, word.stopped))
 
 
-def make(sizes: Sequence[int], most: int = 8192, fails_at: int = -1) -> tuple[FrontTask, Hosts, Room]:
+def make(
+    sizes: Sequence[int], most: int = 8192, fails_at: int = -1, chunk: int = 1_000_000
+) -> tuple[FrontTask, Hosts, Room]:
     fronts = [Front(FrontId("n", str(number)), number) for number in range(1, len(sizes) + 1)]
     hosts = Hosts(fronts)
     room = Room(hosts.fronts, most)
     readings = [
-        Reading(front, Numbers(size, fails_at if front.number == 2 else -1), again=True)
+        Reading(front, Numbers(size, fails_at if front.number == 2 else -1, chunk), again=True)
         for front, size in zip(fronts, sizes, strict=True)
     ]
     plan: Any = SimpleNamespace(snapshots=False)
@@ -93,8 +97,43 @@ def test_a_stop_between_two_partitions_leaves_each_where_it_is() -> None:
     hosts.stop_after = 4
     asyncio.run(task.run())
     assert [number for number, _ in hosts.admitted] == [1, 2, 3, 1]
-    assert sorted(hosts.ended) == [(1, True), (2, True), (3, True)], "nobody knows yet that the second has no more"
+    assert sorted(hosts.ended) == [(1, True), (2, False), (3, True)], "the second had fewer than asked for, and no more"
     assert not hosts.open_fronts
+
+
+def test_a_short_batch_is_filled_up_before_the_next_partition_is_read() -> None:
+    """All others would wait for the rest, round after round."""
+    task, hosts, _ = make([16, 16], chunk=6)
+    asyncio.run(task.run())
+    assert hosts.admitted == [(1, 6), (1, 6), (1, 4), (2, 6), (2, 6), (2, 4)]
+
+
+def test_a_stop_leaves_a_short_batch_as_it_is() -> None:
+    task, hosts, _ = make([16, 16], chunk=6)
+    hosts.stop_after = 2
+    asyncio.run(task.run())
+    assert hosts.admitted == [(1, 6), (1, 6)]
+    assert sorted(hosts.ended) == [(1, True), (2, True)]
+
+
+def test_a_short_batch_is_filled_up_no_further_than_there_is_room() -> None:
+    async def play() -> None:
+        task, hosts, _ = make([16, 16], most=20, chunk=6)
+        running = asyncio.create_task(task.run())
+        while not task.held_back:
+            await asyncio.sleep(0)
+        assert hosts.admitted == [(1, 6), (1, 4), (2, 6), (2, 4)]
+        hosts.stop.set()
+        await running
+
+    asyncio.run(asyncio.wait_for(play(), 10))
+
+
+def test_the_only_partition_is_read_as_its_reader_gives_it() -> None:
+    """Nobody waits for its records but those who want them soon."""
+    task, hosts, _ = make([16], chunk=6)
+    asyncio.run(task.run())
+    assert [count for _, count in hosts.admitted] == [6, 6, 4]
 
 
 def test_partitions_wait_for_credit_together_and_go_on_with_it() -> None:

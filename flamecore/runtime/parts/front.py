@@ -69,11 +69,15 @@ class LatestTime:
 
 
 class Admitted(NamedTuple):
-    """Consecutive records of one batch, with times from `first` on, admitted at `at`."""
+    """Consecutive records of one batch, with times from `first` on, admitted at `at`.
+
+    Their number, `size`, is stored: positions may be of any class, whose length takes longer to tell.
+    """
 
     first: int
     positions: Sequence[object]
     at: float
+    size: int
 
 
 class Undelivered:
@@ -96,21 +100,21 @@ class Undelivered:
     def add(self, batch: Admitted) -> None:
         """Add a batch that was admitted."""
         self._batches.append(batch)
-        self.count += len(batch.positions)
+        self.count += batch.size
 
     def remove(self, before: int) -> list[tuple[float, int]]:
         """Remove records below a time; return their (arrival time, number of records)."""
         done = []
         while self._batches:
-            first, positions, at = self._batches[0]
+            first, positions, at, total = self._batches[0]
             if first >= before:
                 break
             self._batches.popleft()
-            count = min(before - first, len(positions))
+            count = min(before - first, total)
             # A batch may be delivered in part: the rest keeps its positions, which errors and dead
             # letters show.
-            if count < len(positions):
-                self._batches.appendleft(Admitted(before, positions[count:], at))
+            if count < total:
+                self._batches.appendleft(Admitted(before, positions[count:], at, total - count))
             self.count -= count
             done.append((at, count))
         return done
@@ -130,8 +134,8 @@ class Undelivered:
         place = bisect_right(self._batches, time, key=lambda batch: batch.first) - 1
         if place < 0:
             return ()
-        first, positions, _ = self._batches[place]
-        return (positions[time - first],) if time - first < len(positions) else ()
+        first, positions, _, count = self._batches[place]
+        return (positions[time - first],) if time - first < count else ()
 
 
 class Uncut:
@@ -162,18 +166,18 @@ class Uncut:
         """Add a batch that was admitted."""
         if self._kept:
             self._batches.append(batch)
-            self.count += len(batch.positions)
+            self.count += batch.size
 
     def trim(self, time: int) -> None:
         """Drop the positions of records below a time, except the last."""
         batches = self._batches
         while batches and batches[0].first < time:
-            first, positions, at = batches.popleft()
-            count = min(time - first, len(positions))
+            first, positions, at, total = batches.popleft()
+            count = min(time - first, total)
             self._position = positions[count - 1]
             self._trimmed += count
-            if count < len(positions):
-                batches.appendleft(Admitted(first + count, positions[count:], at))
+            if count < total:
+                batches.appendleft(Admitted(first + count, positions[count:], at, total - count))
 
     def cut(self, time: int, next_time: int) -> tuple[object, int]:
         """Remove the records below a time; return the last position and the next time.
@@ -340,10 +344,11 @@ class Front:
             positions: Position of each record.
             at: Arrival of the batch, on a monotonic clock in seconds: release latency is measured from here.
         """
-        first = self._next(len(positions))
-        if positions:
+        count = len(positions)
+        first = self._next(count)
+        if count:
             self.is_idle = False
-            batch = Admitted(first, positions, at)
+            batch = Admitted(first, positions, at, count)
             self._undelivered.add(batch)
             self._uncut.add(batch)
         return first
@@ -371,7 +376,7 @@ class Front:
     def _stamp_mark(self) -> int:
         position = self._uncut.last
         time = self._next(1)
-        self._uncut.add(Admitted(time, (position,), 0.0))
+        self._uncut.add(Admitted(time, (position,), 0.0, 1))
         return time
 
     def _next(self, count: int) -> int:

@@ -126,6 +126,7 @@ class FrontTask:
         self.held_back = 0
         """Number of fronts, while all of them wait for credit."""
         self._woken = asyncio.Event()
+        self._now = 0.0  # time at the end of the last read, which the event loop is not asked for again
 
     def counts(self) -> NodeStats:
         """Return the share of these fronts in the counters."""
@@ -215,16 +216,16 @@ class FrontTask:
 
     async def _read_round(self) -> None:
         """Read a batch of each partition that has room; end those that are exhausted."""
-        turn = monotonic()
+        turn = self._now = monotonic()
         ended = []
         for reading in tuple(self._left):
             if self._stop.is_set() or self._given_up:
                 return
             # Others have a turn between two batches: many files that never wait would otherwise
             # keep the loop for a whole round.
-            if turn < (now := monotonic()) - _STEP_S:
+            if turn < self._now - _STEP_S:
                 await asyncio.sleep(0)
-                turn = now
+                turn = self._now = monotonic()
             self._current = reading
             if not reading.exhausted and (limit := self._room.take(reading.front.number, reading.limit)):
                 await self._read_all(reading, limit)
@@ -258,7 +259,7 @@ class FrontTask:
             self._room.release(front.number)
             reading.exhausted = True
             return 0
-        if front.waits_since is None:
+        if reading.reader.waits and front.waits_since is None:
             front.waits_since = monotonic()
         try:
             batch = await reading.reader.read(limit if left is None else min(limit, left))
@@ -266,7 +267,7 @@ class FrontTask:
             self._room.release(front.number)
         # A reader that returns more values than positions would lose records without a word.
         check_batch(reading.reader, batch, left)
-        if batch is None or len(batch.positions) or batch.rejected:
+        if batch is None or len(batch.values) or batch.rejected:
             front.waits_since = None
         # Given up: what it returns is not admitted, and must not count as the end of the partition.
         if batch is None:
@@ -275,7 +276,8 @@ class FrontTask:
         if not self._given_up:
             start = monotonic()
             self._worker_task.admit(front.number, batch, start, reading.policy)
-            reading.adapt(monotonic() - start, len(batch.values))
+            self._now = monotonic()
+            reading.adapt(self._now - start, len(batch.values))
         return len(batch.values) + len(batch.rejected)
 
 

@@ -210,8 +210,9 @@ def merged(spans: Sequence[Span]) -> list[Records]:
         active = [span for span in active if span.end > start]
         while coming and coming[-1].first == start:
             active.append(coming.pop())
-        active.sort(key=_number)
-        _append(pieces, active, start, stop)
+        if active:
+            active.sort(key=_number)
+            _append(pieces, active, start, stop)
     return pieces
 
 
@@ -221,21 +222,24 @@ def _number(span: Span) -> int:
 
 def _append(pieces: list[Records], spans: Sequence[Span], start: int, stop: int) -> None:
     """Append the records of the times in [start, stop), of which each span has one of each."""
-    groups = [list(some) for _, some in groupby(spans, _source)]
-    if len(groups) > 1:  # sources take turns within each time
-        for time in range(start, stop):
-            for group in groups:
-                _append_columns(pieces, group, time, time + 1)
-    elif groups:
-        _append_columns(pieces, spans, start, stop)
+    groups = [_in_rows(list(some), start, stop) for _, some in groupby(spans, _source)]
+    if len(groups) == 1:
+        _add(pieces, groups[0])
+        return
+    rows = stop - start
+    for row in range(rows):  # sources take turns within each time
+        for source, orders, values, mixed in groups:
+            width = len(orders) // rows
+            at = row * width
+            _add(pieces, Records(source, orders[at : at + width], values[at : at + width], mixed))
 
 
 def _source(span: Span) -> str:
     return span.front.name.source
 
 
-def _append_columns(pieces: list[Records], spans: Sequence[Span], start: int, stop: int) -> None:
-    """Append records as `_append` does, of one source."""
+def _in_rows(spans: Sequence[Span], start: int, stop: int) -> Records:
+    """Return records as `_append` takes them, of spans of one source."""
     columns = [span.values[start - span.first : stop - span.first] for span in spans]
     if len(spans) == 1:
         orders, values = orders_of(start, stop - start, spans[0].front.suffix), columns[0]
@@ -243,15 +247,19 @@ def _append_columns(pieces: list[Records], spans: Sequence[Span], start: int, st
         suffixes = [span.front.suffix for span in spans]
         orders = [time + suffix for time in orders_of(start, stop - start, b"") for suffix in suffixes]
         values = list(chain.from_iterable(zip(*columns, strict=True)))
-    source, mixed = _source(spans[0]), any(span.mixed for span in spans)
-    if pieces and pieces[-1].source == source:
+    return Records(_source(spans[0]), orders, values, any(span.mixed for span in spans))
+
+
+def _add(pieces: list[Records], records: Records) -> None:
+    """Append records to the last piece, if that is of the same source; else as a new one."""
+    if pieces and pieces[-1].source == records.source:
         last = pieces[-1]
-        last.orders.extend(orders)
-        last.values.extend(values)
-        if mixed and not last.mixed:
+        last.orders.extend(records.orders)
+        last.values.extend(records.values)
+        if records.mixed and not last.mixed:
             pieces[-1] = last._replace(mixed=True)
     else:
-        pieces.append(Records(source, orders, values, mixed))
+        pieces.append(records)
 
 
 def merges(graph: Graph, fronts: Mapping[int, Front]) -> dict[int, FrontMerge]:

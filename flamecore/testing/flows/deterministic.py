@@ -27,7 +27,7 @@ from flamecore.runtime.config.read import make_config
 from flamecore.testing.flows.reference import Failed, interpret
 from flamecore.testing.simulation.simulation import SimulatedRun, Simulation
 
-_ARGUMENTS: Final = {"job.workers": "workers=(1, 2)", "acker.use": "ackers=('local',)"}
+_ARGUMENTS: Final = {"job.workers": "workers", "acker.use": "ackers"}
 """Settings that the check has arguments for."""
 
 
@@ -102,7 +102,7 @@ def job_settings(settings: Mapping[str, Any]) -> JobSettings:
     """
     for key in settings:
         if key in _ARGUMENTS:
-            raise ConfigError(f"{key} is an argument of its own", hint=f"Give {_ARGUMENTS[key]}.", path=key)
+            raise ConfigError(f"{key} is an argument of its own", hint=f"Give {_ARGUMENTS[key]}=(…).", path=key)
         if not key.startswith("job."):
             raise ConfigError(
                 f"{key} has no meaning here: the runs are simulated, with the inputs as they are given",

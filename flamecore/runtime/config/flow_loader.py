@@ -16,6 +16,7 @@ from typing import Final, TypeVar
 
 from flamecore.abc.host import PACKED
 from flamecore.errors import ConfigError, FlameError
+from flamecore.model.failure import plugin_packages
 from flamecore.model.flow import FlowGraph
 from flamecore.suggest import nearest, suggestion
 
@@ -116,6 +117,8 @@ def _modules_of(flow: FlowGraph, functions: Iterable[Callable[..., object]]) -> 
 _REFERENCE = re.compile(r"(?P<place>.+?)(?::(?P<name>[^\W\d]\w*))?")
 _ENGINE: Final = str(Path(__file__).parents[2])
 _IMPORTS: Final = str(Path(importlib.__file__).parent)
+_APP: Final = "flamestream_app_"
+"""Prefix of modules that are made of files whose names are taken."""
 _INSTALLED: Final = frozenset(("site-packages", "dist-packages"))
 
 
@@ -201,7 +204,7 @@ def lies_beside(name: str, module: ModuleType, top: str, folder: Path) -> bool:
     file = getattr(module, "__file__", None)
     # Engine and plugins are never imported again: their classes would then be there twice, and
     # differ.
-    if not file or first in ("__main__", "flamecore") or first.startswith("flamestream_"):
+    if not file or first in ("__main__", "flamecore") or first.startswith((_APP, PACKED)) or first in plugin_packages():
         return False
     path = Path(file).resolve()
     return path.is_relative_to(folder) and not _INSTALLED.intersection(path.relative_to(folder).parts)
@@ -227,7 +230,7 @@ def _from_file(path: Path) -> ModuleType:
         if spec and spec.origin and Path(spec.origin).resolve() == path:
             return importlib.import_module(path.stem)
     # Another module has that name (one of the standard library, say): take a name that is free.
-    stable = "flamestream_app_" + re.sub(r"\W", "_", path.stem)
+    stable = _APP + re.sub(r"\W", "_", path.stem)
     spec = importlib.util.spec_from_file_location(stable, path)
     assert spec is not None
     assert spec.loader is not None

@@ -25,7 +25,7 @@ from flamecore.errors import (
     PluginLoadError,
     UnknownPluginError,
 )
-from flamecore.model.failure import user_lines
+from flamecore.model.failure import GROUP, user_lines
 from flamecore.suggest import nearest, suggestion
 
 if TYPE_CHECKING:
@@ -77,8 +77,6 @@ KINDS: Final[Mapping[Kind, PluginKind]] = {
     "hooks": PluginKind("hooks", driver=False),
 }
 """Every kind, in the order in which they are listed. The hook of one is `flamestream_<kind>`."""
-
-GROUP: Final = "flamestream."
 
 _overrides: ContextVar[Mapping[tuple[str, str], object]] = ContextVar("flamestream_overrides", default={})  # noqa: B039 – never changed, only replaced
 

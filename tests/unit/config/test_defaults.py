@@ -15,8 +15,9 @@ import pytest
 
 import flamecore
 from flamecore.errors import PluginError
+from flamecore.model.failure import GROUP
 from flamecore.runtime.config import defaults
-from flamecore.runtime.config.plugins import GROUP, KINDS, PluginRegistry
+from flamecore.runtime.config.plugins import KINDS, PluginRegistry
 from flamecore.runtime.config.schemes import schemes_of
 
 pytestmark = pytest.mark.usefixtures("installed")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,7 +15,7 @@ import flamecore as fc
 from flamecore.abc.sink import Guarantee, Sink
 from flamecore.abc.source import Batch, EdgeContext, Reader, Rejected, Source, SourceCapabilities
 from flamecore.errors import JobError, OperationError, RunawayLoopError, SourceError
-from flamecore.model.failure import TRACE_CHARACTERS, Cause, Failure, describe, shorten_repr
+from flamecore.model.failure import TRACE_CHARACTERS, Cause, Failure, describe, plugin_packages, shorten_repr
 from flamecore.model.meta import GlobalTime
 from flamecore.runtime.config import plugins as registry
 from flamecore.testing.flows.reference import Failed, interpret
@@ -535,3 +536,33 @@ def merged_run(made: fc.Flow, script: Sequence[Sequence[Any]], settings: dict[st
 
     with registry.override("source", "numbered", Numbered):
         return Run(made, script, **settings)
+
+
+OWN_PACKAGE = """
+import flamecore as fc
+
+
+def halves(n: int) -> int:
+    return 6 // n
+
+
+flow = fc.Flow("own")
+flow.source("numbers", int).map(halves).sink("out")
+"""
+
+
+def test_a_package_named_as_plugins_are_keeps_its_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "flamestream_of_my_own"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "flows.py").write_text(OWN_PACKAGE)
+    monkeypatch.syspath_prepend(tmp_path)
+    flow = import_module("flamestream_of_my_own.flows").flow
+    with pytest.raises(OperationError) as caught:
+        flow.run({"numbers": [0]})
+    assert f"{package / 'flows.py'}:6 in halves: return 6 // n" in str(caught.value)
+
+
+def test_plugins_are_known_by_their_entry_points() -> None:
+    assert {"flamestream_edges", "flamestream_windows", "flamestream_ackers"} <= plugin_packages()
+    assert not {"flamecore", "flamestream_of_my_own", "pytest"} & plugin_packages()

@@ -3,6 +3,8 @@
 Same as msgspec, except: NamedTuples become objects, like dataclasses; elements of sets are sorted, so that one payload
 has one text; subclasses of `str`, `int` and `float` are written as these. A `msgspec.Struct` is written by its own
 rules, with all its contents. JSON has no NaN, no infinities and no bytes: the former become null, the latter base64.
+Text of a time has no seconds in the offset of its zone: a datetime with such an offset (local mean time) is written in
+UTC, a time of day is refused.
 """
 
 from __future__ import annotations
@@ -10,6 +12,8 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Sequence
+from datetime import UTC, datetime, time, timedelta
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -35,9 +39,9 @@ def plain(value: Any) -> object:
     if kind is tuple or kind is list:
         return value if SCALARS.issuperset(map(type, value)) else [plain(inner) for inner in value]
     if kind is dict:
-        if SCALARS.issuperset(map(type, value.values())):
+        if SCALARS.issuperset(map(type, value.values())) and SCALARS.issuperset(map(type, value)):
             return value
-        return {key: plain(inner) for key, inner in value.items()}
+        return {plain(key) if isinstance(key, (datetime, time)) else key: plain(inner) for key, inner in value.items()}
     if isinstance(value, tuple) and hasattr(kind, "_fields"):
         return {name: plain(inner) for name, inner in zip(kind._fields, value, strict=True)}
     if dataclasses.is_dataclass(kind):
@@ -46,10 +50,40 @@ def plain(value: Any) -> object:
         return _sorted([plain(inner) for inner in value])
     if isinstance(value, enum.Enum):
         return value
+    if isinstance(value, (datetime, time)):
+        return value if value.tzinfo is None else _with_whole_minutes(value)
+    if isinstance(value, msgspec.Struct):
+        if _has_scalars_only(kind):  # type: ignore[arg-type]  # a class has a hash
+            return value
+        return plain(msgspec.to_builtins(value, builtin_types=(datetime, time)))
     for base in (str, int, float):
         if isinstance(value, base):
             return base(value) if base is not str else str.__str__(value)
     return value
+
+
+_MINUTE: Final = timedelta(minutes=1)
+
+
+def _with_whole_minutes(value: datetime | time) -> object:
+    """Return an equal value whose zone is whole minutes from UTC.
+
+    Raises:
+        ValueError: There is none.
+    """
+    offset = value.utcoffset()
+    if offset is None or not offset % _MINUTE:
+        return value
+    # msgspec rounds the offset, and leaves the time as it is: another moment.
+    if isinstance(value, time):
+        raise ValueError(f"the zone of {value} is not whole minutes from UTC, and a time of day has no other form")
+    return value.astimezone(UTC)
+
+
+@lru_cache(maxsize=256)
+def _has_scalars_only(kind: type) -> bool:
+    """Return whether a struct holds nothing that may hold a time."""
+    return SCALARS.issuperset(field.type for field in msgspec.structs.fields(kind))
 
 
 def _sorted(values: list[object]) -> list[Any]:

@@ -157,6 +157,15 @@ class Word(str):
     __slots__ = ()
 
 
+MEAN_TIME = datetime.timezone(datetime.timedelta(minutes=53, seconds=28))
+NOON_OF_BERLIN = datetime.datetime(1890, 1, 1, 12, tzinfo=MEAN_TIME)
+
+
+class Moment(msgspec.Struct, tag="moment"):
+    at: datetime.datetime
+    raw: bytes
+
+
 @pytest.mark.parametrize(
     ("payload", "text"),
     [
@@ -171,6 +180,9 @@ class Word(str):
         (decimal.Decimal("1.10"), '"1.10"'),
         (uuid.UUID(int=1), '"00000000-0000-0000-0000-000000000001"'),
         (datetime.datetime(2024, 1, 2, 3, tzinfo=datetime.UTC), '"2024-01-02T03:00:00Z"'),
+        (NOON_OF_BERLIN, '"1890-01-01T11:06:32Z"'),
+        ({NOON_OF_BERLIN: [NOON_OF_BERLIN]}, '{"1890-01-01T11:06:32Z":["1890-01-01T11:06:32Z"]}'),
+        (Moment(NOON_OF_BERLIN, b"ab"), '{"type":"moment","at":"1890-01-01T11:06:32Z","raw":"YWI="}'),
         (b"ab", '"YWI="'),
         (float("nan"), "null"),
         ("line\nfeed", '"line\\nfeed"'),
@@ -190,7 +202,15 @@ def endless() -> list[Any]:
 
 @pytest.mark.parametrize(
     ("payload", "named"),
-    [(object(), "object"), ({(1, 2): 3}, "dict"), ("\ud800", "str"), (endless(), "list"), ([1, Unknown()], "list")],
+    [
+        (datetime.time(12, tzinfo=MEAN_TIME), "time"),
+        (datetime.datetime(1, 1, 1, tzinfo=MEAN_TIME), "datetime"),
+        (object(), "object"),
+        ({(1, 2): 3}, "dict"),
+        ("\ud800", "str"),
+        (endless(), "list"),
+        ([1, Unknown()], "list"),
+    ],
 )
 def test_a_payload_that_cannot_be_written_is_named_and_its_batch_is_not_there(
     tmp_path: Path, payload: Any, named: str

@@ -104,7 +104,7 @@ class ClusterJob(AnyJob):
         """
         report = await super().run()
         # Everything is delivered; not every node has heard of it before it ended.
-        return replace(report, stats=report.stats.past())
+        return replace(report, stats=report.stats.at_end())
 
     def stats(self) -> JobStats:
         """Return a look at the job: the nodes report twice a second."""

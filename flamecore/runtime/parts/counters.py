@@ -26,6 +26,7 @@ class Meaning(NamedTuple):
         merge: Function that makes one value of those of several parts; None: only a job has it.
         present: Whether it is about the present, so that it ends with its parts; other counters only grow.
         shown: Whether progress shows it where it is not 0.
+        stays: Whether one about the present still holds when the job has ended.
     """
 
     text: str
@@ -33,6 +34,7 @@ class Meaning(NamedTuple):
     merge: Callable[[Iterable[Any]], Any] | None
     present: bool
     shown: bool
+    stays: bool = False
 
 
 def _added(tables: Iterable[Mapping[K, int]]) -> dict[K, int]:
@@ -68,8 +70,9 @@ def _counter(
     merge: Callable[[Iterable[Any]], object] | None = None,
     present: bool = False,
     shown: bool = False,
+    stays: bool = False,
 ) -> dict[str, Meaning]:
-    return {"meaning": Meaning(text, key, merge or (_added if key else sum), present, shown)}
+    return {"meaning": Meaning(text, key, merge or (_added if key else sum), present or stays, shown, stays)}
 
 
 def _derived(text: str, key: str = "") -> dict[str, Meaning]:
@@ -143,7 +146,7 @@ class Counters:
             "the watermark of that ordered operation, the least that the origins of its marks have said last",
             "OPERATION",
             merge=_least,
-            present=True,
+            stays=True,
         ),
     )
     marks: dict[str, int] = field(
@@ -152,19 +155,19 @@ class Counters:
             "the mark that the partitions of that ordered operation have said last, the least of them",
             "OPERATION",
             merge=_least,
-            present=True,
+            stays=True,
         ),
     )
     held_by: dict[str, str] = field(
         default_factory=dict,
         metadata=_counter(
-            "the front, or the operation, whose marks hold back that watermark", "OPERATION", merge=_any, present=True
+            "the front, or the operation, whose marks hold back that watermark", "OPERATION", merge=_any, stays=True
         ),
     )
     pending: dict[str, int] = field(
         default_factory=dict,
         metadata=_counter(
-            "pending timers of that ordered operation: of windows each that is open has one", "OPERATION", present=True
+            "pending timers of that ordered operation: of windows each that is open has one", "OPERATION", stays=True
         ),
     )
     late: dict[str, int] = field(
@@ -208,9 +211,16 @@ class Counters:
         return ((each.name, getattr(self, each.name)) for each in fields(self))
 
     def past(self: Counted) -> Counted:
-        """Return these counters at the end of their parts: nothing is under way any more."""
+        """Return these counters at the end of their parts: those of the next ones take the place of what is present."""
+        return self._without(meaning.present for meaning in meanings(type(self)).values())
+
+    def at_end(self: Counted) -> Counted:
+        """Return these counters at the end of the job: nothing is under way any more."""
+        return self._without(meaning.present and not meaning.stays for meaning in meanings(type(self)).values())
+
+    def _without(self: Counted, gone: Iterable[bool]) -> Counted:
         ended: dict[str, Any] = {
-            name: type(getattr(self, name))() for name, meaning in meanings(type(self)).items() if meaning.present
+            each.name: type(getattr(self, each.name))() for each, ends in zip(fields(self), gone, strict=True) if ends
         }
         return replace(self, **ended)
 

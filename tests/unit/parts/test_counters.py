@@ -66,6 +66,13 @@ def test_what_is_under_way_ends_with_its_parts() -> None:
     assert not any(getattr(past, name) for name in ended)
 
 
+def test_where_marks_stand_is_told_at_the_end_of_the_job() -> None:
+    full = NodeStats(**{name: value(name, 2) for name in NAMES})
+    last = full.at_end()
+    ended = {name for name in NAMES if getattr(last, name) != getattr(full, name)}
+    assert ended == {"in_flight", "held_back", "waiting", "min_times"}
+
+
 def test_a_job_of_no_node_has_counted_nothing() -> None:
     assert summed([], 2.0) == JobStats(elapsed_s=2.0)
 

@@ -12,6 +12,7 @@ from flamecore.cli.app import Options, load_app_flow, read_app
 from flamecore.cli.exits import Exit
 from flamecore.cli.output import json_option, print_json, verbose_option, wants_json
 from flamecore.cli.stored import JOB_FILE
+from flamecore.model.plan import DEAD_LETTERS
 from flamecore.runtime.config import defaults
 
 if TYPE_CHECKING:
@@ -39,16 +40,21 @@ def command(ctx: click.Context, /, files: tuple[Path, ...], app: str | None, set
     Looks at FILES, or at all sinks of a job, while it runs or after. Nothing is changed. Outputs without checksums, of
     an earlier version or of another sink, are not covered, which is no error.
 
+    Dead letters may be edited: where those of a job have changed, that is said, and is no damage.
+
     The exit code is 1 if anything is damaged.
     """
-    sinks = _of_files(files) if files and app is None else _of_job(app or JOB_FILE, settings)
+    if files and app is None:
+        sinks, editable = _of_files(files), ""  # nothing says which are dead letters
+    else:
+        sinks, editable = _of_job(app or JOB_FILE, settings)
     found = {name: sink.verify() for name, sink in sinks.items()}
     if wants_json(ctx):
         print_json({"outputs": {name: _facts(verified) for name, verified in found.items()}})
     else:
         for name, verified in found.items():
-            click.echo("\n".join(_lines(name, verified)))
-    if any(verified is not None and verified.damages for verified in found.values()):
+            click.echo("\n".join(_lines(name, verified, edited=name == editable)))
+    if any(verified is not None and verified.damages for name, verified in found.items() if name != editable):
         ctx.exit(Exit.FAILED)
 
 
@@ -67,8 +73,8 @@ def _of_files(files: tuple[Path, ...]) -> dict[str, Sink]:
     }
 
 
-def _of_job(app: str, settings: tuple[str, ...]) -> dict[str, Sink]:
-    """Make the sinks of a job.
+def _of_job(app: str, settings: tuple[str, ...]) -> tuple[dict[str, Sink], str]:
+    """Make the sinks of a job; return them, and the name of that of dead letters if there is one.
 
     Raises:
         ConfigError: One cannot be made, or there is no job.
@@ -79,7 +85,7 @@ def _of_job(app: str, settings: tuple[str, ...]) -> dict[str, Sink]:
     spec = resolve(config, load_app_flow(app, config))
     if spec.graph is None or len(spec.sinks) < len(spec.graph.sinks):  # other problems do not matter here
         spec.problems.raise_first()
-    return spec.all_sinks
+    return spec.all_sinks, "" if spec.dead_letter is None else DEAD_LETTERS
 
 
 def _facts(verified: Verified | None) -> dict[str, object]:
@@ -89,13 +95,14 @@ def _facts(verified: Verified | None) -> dict[str, object]:
     return {"place": verified.place, "size": verified.size, "covered": verified.covered, "damages": damages}
 
 
-def _lines(name: str, verified: Verified | None) -> list[str]:
+def _lines(name: str, verified: Verified | None, *, edited: bool) -> list[str]:
     if verified is None:
         return [f"{name}: not covered: outputs of this sink have no checksums"]
     place = verified.place if verified.place == name else f"{name}: {verified.place}"
     if verified.damages:
+        found = "changed (dead letters may be edited)" if edited else "DAMAGED"
         return [
-            f"{place}: DAMAGED: bytes {damage.start} to {damage.end - 1}: {damage.what}" for damage in verified.damages
+            f"{place}: {found}: bytes {damage.start} to {damage.end - 1}: {damage.what}" for damage in verified.damages
         ]
     if not verified.covered and verified.size:
         return [f"{place}: not covered: {verified.size:,} bytes without checksums"]

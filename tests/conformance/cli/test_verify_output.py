@@ -97,6 +97,19 @@ def test_the_place_of_a_flipped_bit_is_named_and_the_code_is_1() -> None:
     assert run("verify-output").stdout.startswith(words)
 
 
+def test_edited_dead_letters_are_no_damage() -> None:
+    Path("killed").touch()
+    assert run("run", "job.toml", "-q").returncode == 0
+    letters = Path("dead.jsonl")
+    letters.write_text(letters.read_text().replace('"original":"7"', '"original":"8"'))
+    done = run("verify-output")
+    assert done.returncode == 0
+    assert "dead_letter: dead.jsonl: changed (dead letters may be edited): bytes 0 to " in done.stdout
+    assert run("verify-output", "dead.jsonl").returncode == 1, "nothing says that they are dead letters"
+    Path("out.jsonl").write_bytes(b"x" + Path("out.jsonl").read_bytes()[1:])
+    assert run("verify-output").returncode == 1, "an output may not be edited"
+
+
 def test_what_has_no_checksums_is_not_covered_and_no_error() -> None:
     Path("old.jsonl").write_text("1\n")
     done = run("verify-output", "old.jsonl")

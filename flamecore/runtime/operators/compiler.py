@@ -24,7 +24,7 @@ from flamecore.model.failure import FlowMistake
 from flamecore.model.graph import Graph
 from flamecore.model.meta import CHILD, encode_child
 from flamecore.model.plan import Plan
-from flamecore.model.vertices import ByTime, Map, Source, Vertex, are_complements
+from flamecore.model.vertices import ByTime, Map, Merge, Source, Vertex, are_complements
 from flamecore.runtime.operators.agenda import Agenda
 from flamecore.runtime.operators.barrier import Outlet
 from flamecore.runtime.operators.cycle_compiler import CycleCompiler
@@ -328,9 +328,32 @@ class Compiler:
         return self.compiled.shares
 
     def parts(self, ends: Sequence[Vertex]) -> bool:
-        """Return whether items on these ways never meet again, so one may be ahead."""
-        reached = [self.plan.graph.reach_of(end) for end in ends]
-        return len(frozenset().union(*reached)) == sum(map(len, reached))
+        """Return whether one of these ways may be ahead of another.
+
+        It may if items on them never meet again, or if those that meet are sorted there.
+        """
+        seen: set[Vertex] = set()
+        met: set[Vertex] = set()
+        for end in ends:
+            reached = self._reached_unsorted(end)
+            met |= seen & reached
+            seen |= reached
+        return all(vertex.ordered or isinstance(vertex, Merge) for vertex in met) and not any(
+            vertex in self.cycles for vertex in met
+        )
+
+    def _reached_unsorted(self, start: Vertex) -> set[Vertex]:
+        """Return the vertices that items reach as they come from a vertex, and that one.
+
+        The way ends at ordered operations, which have their items sorted, and say theirs in order.
+        """
+        found, waiting = {start}, [start]
+        while waiting:
+            vertex = waiting.pop()
+            if not vertex.ordered:
+                waiting += [after for after in self.plan.graph.successors(vertex) if after not in found]
+                found.update(waiting)
+        return found
 
 
 def compile_worker(

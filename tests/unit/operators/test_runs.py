@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import flamecore as fc
-from flamecore.abc.operator import Run, Site, Way, each
+from flamecore.abc.operator import Record, Run, Site, Stretch, Way, Work, each
 from flamecore.model.drift import Drift
 from flamecore.model.messages import Items
 from flamecore.model.meta import CHILD, MAX_TIME, GlobalTime, Meta, encode_time
+from flamecore.model.ordered import Now, Ordered, Outcome, Timer
 from flamecore.model.vertices import ByKey, Grouping, Map, MapShape
 from flamecore.runtime.codec.codec import Codec
 from flamecore.runtime.operators.barrier import Barrier
@@ -212,6 +214,53 @@ def test_items_go_one_by_one_where_ways_meet_again() -> None:
     outputs = flow.run({"numbers": range(500)})
     assert outputs.stats.replays == 0
     assert outputs["out"][:3] == [(("left", 0),), (("left", 0), ("right", 0)), (("right", 0), ("left", 0))]
+
+
+@dataclass(eq=False, slots=True, repr=False)
+class Several(Ordered):
+    """The items, each with the number of those that have come with it."""
+
+    kind: ClassVar[str] = "several"
+
+    def work(self) -> Work:
+        return SeveralWork()
+
+
+class SeveralWork(Work):
+    def __init__(self) -> None:
+        self.process_run = self._process_run
+
+    def process(self, key: Any, state: Any, payload: Any, now: Now) -> Outcome:
+        return Outcome(None, [(1, payload)])
+
+    def on_time(self, key: Any, state: Any, timer: Timer, now: Now) -> Outcome:
+        raise AssertionError("it sets none")
+
+    def _process_run(
+        self, keys: Sequence[Any], payloads: Sequence[Any], watermark: int, records: Mapping[Any, Record | None]
+    ) -> Stretch:
+        return Stretch({}, {}, [(len(keys), payload) for payload in payloads], 1)
+
+
+def test_a_run_goes_on_where_ways_meet_again_in_an_ordered_operation() -> None:
+    """It has its items sorted, and takes those of both ways as one run."""
+    seen: list[tuple[str, int]] = []
+
+    def left_of(n: int) -> tuple[str, int]:
+        seen.append(("left", n))
+        return ("left", n)
+
+    def right_of(n: int) -> tuple[str, int]:
+        seen.append(("right", n))
+        return ("right", n)
+
+    flow = fc.Flow("joining")
+    left, right = flow.source("numbers", int).map(lambda n: n).broadcast(2)
+    both = left.map(left_of).merge(right.filter(lambda n: n % 3 == 0).map(right_of))
+    both.key_by(lambda pair: 0).apply(Several, name="several").sink("out")
+    outputs = flow.run({"numbers": range(9)})
+    assert outputs["out"] == [(12, pair) for n in range(9) for pair in [("left", n), ("right", n)][: 1 + (n % 3 == 0)]]
+    assert seen == [*[("left", n) for n in range(9)], *[("right", n) for n in range(0, 9, 3)]]
 
 
 def test_a_run_goes_on_where_ways_part() -> None:

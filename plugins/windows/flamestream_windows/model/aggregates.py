@@ -8,6 +8,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from itertools import chain
+from operator import add as plus
 from typing import Any, ClassVar, Final, Literal
 
 Function = Callable[[Any], Any]
@@ -24,6 +27,11 @@ class Aggregate(ABC):
 
     invertible: ClassVar[bool] = False
 
+    def __init_subclass__(cls) -> None:
+        # One that adds in a way of its own adds several so, too, and not as the aggregate that it is derived from.
+        if "add" in cls.__dict__ and "add_all" not in cls.__dict__:
+            cls.add_all = Aggregate.add_all  # type: ignore[method-assign]  # as if it were written there
+
     @property
     def mergeable(self) -> bool:
         """Return whether accumulators can be merged, as merging windows require."""
@@ -39,10 +47,7 @@ class Aggregate(ABC):
 
     def add_all(self, accumulator: Any, values: Sequence[Any]) -> Any:
         """Return the accumulator with several more elements, added one after another."""
-        add = self.add
-        for value in values:
-            accumulator = add(accumulator, value)
-        return accumulator
+        return reduce(self.add, values, accumulator)
 
     def remove(self, accumulator: Any, value: Any) -> Any:
         """Return the accumulator with one element less."""
@@ -59,6 +64,11 @@ class Aggregate(ABC):
 
 def _applied(function: Function | None, value: Any) -> Any:
     return value if function is None else function(value)
+
+
+def _all_applied(function: Function | None, values: Sequence[Any]) -> Sequence[Any]:
+    # Not by `map`: a function that raises StopIteration would end it, and the rest were not added.
+    return values if function is None else [function(value) for value in values]
 
 
 @dataclass(frozen=True)
@@ -96,6 +106,10 @@ class Sum(Aggregate):
     def add(self, accumulator: Any, value: Any) -> Any:
         return accumulator + _applied(self.of, value)
 
+    def add_all(self, accumulator: Any, values: Sequence[Any]) -> Any:
+        # Not `sum`, which adds floats with less of an error: the same values in two calls would come to another number.
+        return reduce(plus, _all_applied(self.of, values), accumulator)
+
     def remove(self, accumulator: Any, value: Any) -> Any:
         return accumulator - _applied(self.of, value)
 
@@ -115,6 +129,10 @@ class Mean(Aggregate):
 
     def add(self, accumulator: Any, value: Any) -> Any:
         return (accumulator[0] + 1, accumulator[1] + _applied(self.of, value))
+
+    def add_all(self, accumulator: Any, values: Sequence[Any]) -> Any:
+        count, total = accumulator
+        return (count + len(values), reduce(plus, _all_applied(self.of, values), total))
 
     def remove(self, accumulator: Any, value: Any) -> Any:
         return (accumulator[0] - 1, accumulator[1] - _applied(self.of, value))
@@ -138,6 +156,10 @@ class Reduce(Aggregate):
     def add(self, accumulator: Any, value: Any) -> Any:
         return (self.function(accumulator[0], value),) if accumulator else (value,)
 
+    def add_all(self, accumulator: Any, values: Sequence[Any]) -> Any:
+        several = chain(accumulator, values)
+        return (reduce(self.function, several),) if accumulator or values else ()
+
     def merge(self, first: Any, second: Any) -> Any:
         return (self.function(first[0], second[0]),) if first and second else first or second
 
@@ -157,6 +179,13 @@ class Extreme(Aggregate):
 
     def add(self, accumulator: Any, value: Any) -> Any:
         return self.merge(accumulator, (_applied(self.of, value),))
+
+    def add_all(self, accumulator: Any, values: Sequence[Any]) -> Any:
+        several = chain(accumulator, _all_applied(self.of, values))
+        if self.choose is min or self.choose is max:
+            # Of several they compare each with the one chosen so far, as they do of two.
+            return (self.choose(several),) if accumulator or values else ()
+        return (reduce(self.choose, several),) if accumulator or values else ()
 
     def merge(self, first: Any, second: Any) -> Any:
         return (self.choose(first[0], second[0]),) if first and second else first or second
@@ -213,6 +242,9 @@ class Fold(Aggregate):
     def add(self, accumulator: Any, value: Any) -> Any:
         return self.step(accumulator, value)
 
+    def add_all(self, accumulator: Any, values: Sequence[Any]) -> Any:
+        return reduce(self.step, values, accumulator)
+
     def merge(self, first: Any, second: Any) -> Any:
         if self.join is None:
             raise NotImplementedError("a fold has no merge; give it one")
@@ -230,6 +262,9 @@ class Collect(Aggregate):
 
     def add(self, accumulator: Any, value: Any) -> Any:
         return (*accumulator, value)
+
+    def add_all(self, accumulator: Any, values: Sequence[Any]) -> Any:
+        return (*accumulator, *values)
 
     def remove(self, accumulator: Any, value: Any) -> Any:
         at = accumulator.index(value)
@@ -262,6 +297,9 @@ class Named(Aggregate):
 
     def add(self, accumulator: Any, value: Any) -> Any:
         return tuple(part.add(own, value) for (_, part), own in zip(self.parts, accumulator, strict=True))
+
+    def add_all(self, accumulator: Any, values: Sequence[Any]) -> Any:
+        return tuple(part.add_all(own, values) for (_, part), own in zip(self.parts, accumulator, strict=True))
 
     def remove(self, accumulator: Any, value: Any) -> Any:
         return tuple(part.remove(own, value) for (_, part), own in zip(self.parts, accumulator, strict=True))
@@ -299,6 +337,12 @@ class Cogroup(Aggregate):
         left, right = accumulator
         side, inner = value
         return ((*left, inner), right) if side == LEFT else (left, (*right, inner))
+
+    def add_all(self, accumulator: Any, values: Sequence[Any]) -> Any:
+        left, right = accumulator
+        ours = [inner for side, inner in values if side == LEFT]
+        theirs = [inner for side, inner in values if side != LEFT]
+        return ((*left, *ours), (*right, *theirs))
 
     def remove(self, accumulator: Any, value: Any) -> Any:
         side, inner = value

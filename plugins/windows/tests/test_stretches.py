@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from datetime import timedelta
-from operator import itemgetter
 from typing import Any, Literal
 
 import pytest
@@ -22,10 +21,13 @@ from flamestream_windows.engine.grouping import Grouping
 from flamestream_windows.flows.stamps import RETRACTION, STAMPED, VALUE
 from flamestream_windows.flows.vertices import Grouped
 from flamestream_windows.flows.work import GroupingWork
+from flamestream_windows.model.aggregates import Cogroup, Extreme, Sum
+from flamestream_windows.model.panes import Pane, Timing
 from flamestream_windows.model.strategy import strategy
 from flamestream_windows.model.times import END_OF_GLOBAL_WINDOW, MIN, reader, reader_of_many
+from flamestream_windows.model.windows import Same
 
-Kind = Literal["final", "updates", "sessions"]
+Kind = Literal["final", "updates", "sessions", "again"]
 
 
 def _grouping(rng: random.Random, kind: Kind) -> Grouping:
@@ -43,6 +45,11 @@ def _grouping(rng: random.Random, kind: Kind) -> Grouping:
     if kind == "sessions":
         made = strategy(w.sessions(microseconds=rng.choice([1, 3, 10, 25])))
         return Grouping(made, rng.choice([agg.count(), agg.collect(), agg.sum(_number), agg.top(2, _number)]))
+    if kind == "again":
+        made = strategy(Same(), lateness=rng.choice([0, 0, 5, 40]))
+        # Of panes: the number is the value's.
+        of = _number_of_pane
+        return Grouping(made, rng.choice([agg.count(), agg.collect(), agg.sum(of), agg.top(2, of), agg.max(of)]))
     panes: list[Literal["accumulating", "discarding"]] = ["accumulating", "discarding"]
     made = strategy(windows, lateness=rng.choice([0, 0, 5, 40]), emit=kind, panes=rng.choice(panes))
     return Grouping(made, rng.choice([agg.count(), agg.collect(), agg.sum(_number), agg.top(2, _number)]))
@@ -52,6 +59,17 @@ def _number(value: Any) -> int:
     if value == 99:
         raise ValueError(value)
     return int(value)
+
+
+def _number_of_pane(pane: Pane[int, int]) -> int:
+    return _number(pane.value)
+
+
+def _pane(rng: random.Random, at: int, value: int) -> tuple[int, Pane[int, int]]:
+    """Return the time of a pane of some window around a time, and the pane."""
+    start = at - at % rng.choice([3, 10])
+    window = w.Window(start, start + rng.choice([3, 10, 10, 25]))
+    return window.end - 1, Pane(value, value, window, Timing.ON_TIME, 0, last=True)
 
 
 class Bench:
@@ -87,7 +105,8 @@ class Bench:
 
 
 def _key(stamp: Any) -> Any:
-    return stamp[2] % 7 if stamp[2] < 50 else stamp[2] % 2
+    value = stamp[2].value if isinstance(stamp[2], Pane) else stamp[2]
+    return value % 7 if value < 50 else value % 2
 
 
 def _order(time: int) -> bytes:
@@ -102,19 +121,21 @@ def _compare(seed: int, kind: Kind) -> int:
     disorder, forth = rng.choice([0, 0, 3, 20]), rng.choice([1, 1, 5])
     time, now, value, cut = 1, rng.randint(-40, 40), -1000, 0
     everything, all_marks, snapshot = list[Any](), list[Any](), dict[Any, Any]()
-    for number in range(rng.randint(2, 8)):
+    for step in range(rng.randint(2, 8)):
         records, marks = [], []
         for _ in range(rng.choice([2, 20, 80])):
             kept = RETRACTION if retracts and rng.random() < 0.05 else VALUE
             at = now - rng.randint(0, disorder) - (30 if rng.random() < 0.01 else 0)
-            records.append((time, (kept, at, rng.randrange(99 + (rng.random() < 0.02)))))
+            number = rng.randrange(99 + (rng.random() < 0.02))
+            at, given = _pane(rng, at, number) if kind == "again" else (at, number)
+            records.append((time, (kept, at, given)))
             if rng.random() < 0.15:
                 now += rng.randint(0, forth)
                 value = max(value, now - rng.randint(disorder // 2, disorder + 1))
                 marks.append((time, value))
             time += 1
         if rng.random() < 0.1:
-            marks.append((time - 1, CLOSING if number > 5 else now + 100))
+            marks.append((time - 1, CLOSING if step > 5 else now + 100))
         everything += records
         all_marks += marks
         for bench in benches:
@@ -152,7 +173,7 @@ def _compare(seed: int, kind: Kind) -> int:
     return len(alone.outputs)
 
 
-@pytest.mark.parametrize("kind", ["final", "updates", "sessions"])
+@pytest.mark.parametrize("kind", ["final", "updates", "sessions", "again"])
 def test_elements_that_go_together_give_what_each_gives_alone(kind: Kind) -> None:
     assert sum(_compare(seed, kind) for seed in range(200)) > 2000
 
@@ -173,21 +194,83 @@ def test_the_short_way_is_taken_where_it_can_be() -> None:
     assert sum(stamp[2].value for _, stamp in bench.outputs) == 99
 
 
+def test_the_short_way_is_taken_by_panes_that_are_grouped_again() -> None:
+    bench = Bench(Grouping(strategy(Same()), agg.collect()), together=True)
+    work = bench.operator.work
+    work.process = work.on_time = None  # type: ignore[assignment, method-assign]
+    windows = [w.Window(0, 10), w.Window(0, 20), w.Window(10, 20)]
+    panes = [Pane(number, number, windows[number % 3], Timing.ON_TIME, 0, last=True) for number in range(30)]
+    bench.intake.run([_order(time) for time in range(1, 31)], 0, [(VALUE, pane.window.end - 1, pane) for pane in panes])
+    for end in (10, 20):
+        bench.intake.put_mark(behind_record(_order(20 + end)), (9, 1, end))
+    bench.intake.drain(encode_time(200))
+    assert bench.failed == []
+    found = {(pane.window, pane.key): pane.value for _, (_, _, pane) in bench.outputs}
+    assert found == {
+        (window, key): some
+        for window in windows
+        for key in range(7)
+        if (some := [pane for pane in panes if pane.window == window and pane.value % 7 == key])
+    }
+
+
 @pytest.mark.parametrize("windows", [w.sessions(microseconds=5), w.fixed(microseconds=5)])
 def test_others_take_each_element_alone(windows: Any) -> None:
     work = GroupingWork(Grouping(strategy(windows, emit=t.at_watermark()), agg.count()), STAMPED)
     assert (work.cells, work.process_run, work.on_time_run) == (None, None, None)
 
 
-@pytest.mark.parametrize(
-    "aggregate", [agg.count(), agg.sum(itemgetter(0)), agg.collect(), agg.mean(itemgetter(0)), agg.max(itemgetter(0))]
-)
-def test_several_elements_are_added_as_one_after_another(aggregate: Any) -> None:
-    values = [(3,), (1,), (2.5,)]
+class Squares(Sum):
+    """The sum of squares: an aggregate that only says how to add one."""
+
+    def add(self, accumulator: Any, value: Any) -> Any:
+        return accumulator + value[0] ** 2
+
+
+def _first(value: Any) -> Any:
+    return value[0]
+
+
+ADDED: dict[str, Any] = {
+    "count": agg.count(),
+    "sum": agg.sum(_first),
+    "mean": agg.mean(_first),
+    "min": agg.min(_first),
+    "max": agg.max(_first),
+    "max of all": agg.max(),
+    "other": Extreme(_first, lambda one, other: other),
+    "top": agg.top(2, _first),
+    "fold": agg.fold(0, lambda total, value: total * 3 + value[0]),
+    "reduce": agg.reduce(lambda one, other: (one[0] - other[0],)),
+    "collect": agg.collect(),
+    "cogroup": Cogroup(),
+    "named": agg.named({"sum": agg.sum(_first), "n": agg.count()}),
+    "squares": Squares(),
+}
+
+
+@pytest.mark.parametrize("name", ADDED)
+@pytest.mark.parametrize("split", [0, 1, 3, 7])
+def test_several_elements_are_added_as_one_after_another(name: str, split: int) -> None:
+    """To the bit: 0.1 + 0.2 + 0.3 is one number by additions, and another as a sum with compensation."""
+    aggregate = ADDED[name]
+    values = [(0.1, 2), (1, 0), (0.2, 5), (0, 1), (0.3, 3), (1, 7), (1e16, 3)]
     one = aggregate.create()
     for value in values:
         one = aggregate.add(one, value)
-    assert aggregate.add_all(aggregate.create(), values) == one
+    several = aggregate.add_all(aggregate.add_all(aggregate.create(), values[:split]), values[split:])
+    assert repr(several) == repr(one)
+
+
+def test_a_function_that_ends_an_iteration_fails_as_any_other() -> None:
+    def broken(value: int) -> int:
+        if value == 2:
+            raise StopIteration
+        return value
+
+    for aggregate in (agg.sum(broken), agg.mean(broken), agg.max(broken)):
+        with pytest.raises(StopIteration):
+            aggregate.add_all(aggregate.create(), [1, 2, 3])
 
 
 def _outcome(function: Any, values: Any) -> Any:

@@ -23,7 +23,7 @@ from flamestream_windows.flows.slim import Slim
 from flamestream_windows.flows.stamps import VALUE, Form
 from flamestream_windows.model.aggregates import Count
 from flamestream_windows.model.panes import Timing, pane_maker
-from flamestream_windows.model.windows import Calendar, Fixed, Global, Sliding, Window
+from flamestream_windows.model.windows import Calendar, Fixed, Global, Same, Sliding, Window
 
 Stamp = tuple[int, int, Any]
 Found = tuple[Sequence[Part], Sequence[Stamp]] | list[int]
@@ -67,6 +67,21 @@ class GroupCells(Cells):
             if start < len(times) and (times[start] if in_order else min(times[start:])) < watermark:
                 return []
         values = payloads if form.value is None else [*map(form.value, payloads)]
+        return self._take_between(keys, times, values, cells, first, last)
+
+    def _take_between(
+        self,
+        keys: Sequence[Any],
+        times: Sequence[int],
+        values: Sequence[Any],
+        cells: Mapping[Turn, Mapping[Any, Any]],
+        first: int,
+        last: int,
+    ) -> Found:
+        """Take elements that are not behind the watermark.
+
+        The arguments are those of `_take`, and the least and the greatest of the times.
+        """
         around = self._windows.stretch(first)
         if around is None:
             return []
@@ -89,7 +104,9 @@ class GroupCells(Cells):
     def _turn(self, window: Window) -> Turn:
         return (self._strategy.expiry(window) + 1, window[0])
 
-    def _window(self, start: int) -> Window:
+    def _window(self, turn: Turn) -> Window:
+        """Return the window that waits for a turn."""
+        start = turn[1]
         if self._size is not None:
             return Window(start, start + self._size)
         window = self._windows.stretch(start)
@@ -100,32 +117,32 @@ class GroupCells(Cells):
 
     def joined(self, cells: Sequence[tuple[Turn, Any]]) -> Slim:
         found: list[Any] = []
-        for (_, start), cell in cells:
-            found += self._window(start)
+        for turn, cell in cells:
+            found += self._window(turn)
             found += self._spread(cell)
         return tuple(found)
 
     def parted(self, state: Any, turns: Sequence[Turn]) -> Sequence[Any] | None:
         if type(state) is not tuple or len(state) != 4 * len(turns):
             return None
-        found: dict[int, Any] = {}
+        found: dict[Window, Any] = {}
         for at in range(0, len(state), 4):
             start, end, accumulator, number = state[at : at + 4]
-            found[start] = self._gathered(Window(start, end), accumulator, number)
-        cells = [found.get(start) for _, start in turns]
+            found[Window(start, end)] = self._gathered(accumulator, number)
+        cells = [found.get(self._window(turn)) for turn in turns]
         return None if None in cells or not all(map(self._is_turn, turns)) else cells
 
     def _is_turn(self, turn: Turn) -> bool:
         """Return whether the window of a turn waits for it."""
-        return turn == self._turn(self._window(turn[1]))
+        return turn == self._turn(self._window(turn))
 
     def _spread(self, cell: Any) -> tuple[Any, int]:
         """Return the accumulator and the number of a cell."""
         return cell  # type: ignore[no-any-return]
 
-    def _gathered(self, window: Window, accumulator: Any, number: int) -> Any:
-        """Return the cell of a window, an accumulator and a number; None: there is none."""
-        return (accumulator, number) if window == self._window(window[0]) else None
+    def _gathered(self, accumulator: Any, number: int) -> Any:
+        """Return the cell of an accumulator and a number; None: there is none."""
+        return (accumulator, number)
 
 
 class FinalCells(GroupCells):
@@ -218,10 +235,12 @@ class FinalCells(GroupCells):
         windows = self._windows
         if isinstance(windows, Sliding):
             return [self._turn(window) for window in windows.assign(at, None, ())]
-        return [self._turn(self._window(at))] if self._size is None else [self._turn(windows.stretch(at))]  # type: ignore
+        window = windows.stretch(at)
+        assert window is not None
+        return [self._turn(window)]
 
     def end(self, keys: Sequence[Any], cells: Mapping[Any, Any], timer: Timer, now: Now) -> list[Stamp]:
-        window = self._window(timer.tag)
+        window = self._window(timer[:2])
         made, at = pane_maker(window, Timing.ON_TIME, last=True), window[1] - 1
         if self._counts:
             return [(VALUE, at, made(key, cells[key], 0)) for key in keys]
@@ -229,16 +248,53 @@ class FinalCells(GroupCells):
         return [(VALUE, at, made(key, result(cells[key][0]), 0)) for key in keys]
 
     def hold(self, turn: Turn) -> int:
-        return self._window(turn[1])[1] - 1
+        return self._window(turn)[1] - 1
 
     def _spread(self, cell: Any) -> tuple[Any, int]:
         return (cell, cell) if self._counts else cell
 
-    def _gathered(self, window: Window, accumulator: Any, number: int) -> Any:
-        if self._counts and accumulator != number:
-            return None
-        cell = super()._gathered(window, accumulator, number)
-        return cell[0] if cell is not None and self._counts else cell
+    def _gathered(self, accumulator: Any, number: int) -> Any:
+        if not self._counts:
+            return (accumulator, number)
+        return accumulator if accumulator == number else None
+
+
+class AgainCells(FinalCells):
+    """Cells of panes that are grouped again by their windows, and give one pane when these expire."""
+
+    def _take_between(
+        self,
+        keys: Sequence[Any],
+        times: Sequence[int],
+        values: Sequence[Any],
+        cells: Mapping[Turn, Mapping[Any, Any]],
+        first: int,
+        last: int,
+    ) -> Found:
+        return self._take(keys, times, values, cells)
+
+    def _take(
+        self, keys: Sequence[Any], times: Sequence[int], values: Sequence[Any], cells: Mapping[Turn, Mapping[Any, Any]]
+    ) -> Found:
+        several: dict[Window, tuple[list[Any], list[Any]]] = {}
+        window: Window | None = None
+        for key, value, at in zip(keys, values, times, strict=True):
+            if value.window is not window:
+                window = value.window
+                # The time of such a pane is the last instant of its window, unless it is of another making.
+                if at != window[1] - 1 or self._window(self._turn(window)) != window:
+                    return []
+                some, those = several.setdefault(window, ([], []))
+            some.append(key)
+            those.append(value)
+        new: dict[Turn, dict[Any, Any]] = {}
+        for window, (some, those) in several.items():
+            self._add(new, [self._turn(window)], some, those, cells)
+        return [_replaced(turn, found) for turn, found in new.items()], ()
+
+    def _window(self, turn: Turn) -> Window:
+        # Of windows of any size: the turn tells the end, unless that is at the end of time.
+        return Window(turn[1], turn[0] - self._strategy.lateness)
 
 
 class UpdateCells(GroupCells):
@@ -280,7 +336,7 @@ class UpdateCells(GroupCells):
         return [_replaced(turn, found) for turn, found in new.items()], stamps
 
     def after(self, turn: Turn, watermark: int) -> Turn | None:
-        expiry = self._strategy.expiry(self._window(turn[1]))
+        expiry = self._strategy.expiry(self._window(turn))
         return None if expiry < watermark else (expiry + 1, turn[1])
 
     def end(self, keys: Sequence[Any], cells: Mapping[Any, Any], timer: Timer, now: Now) -> Sequence[Stamp]:
@@ -297,7 +353,7 @@ class UpdateCells(GroupCells):
         return (window[1], window[0])
 
     def _is_turn(self, turn: Turn) -> bool:
-        window = self._window(turn[1])
+        window = self._window(turn)
         return turn[0] in (window[1], self._strategy.expiry(window) + 1)
 
 
@@ -326,6 +382,8 @@ def _replace(found: Mapping[Any, Any], cells: dict[Any, Any]) -> None:
 def group_cells(grouping: Grouping, form: Form) -> GroupCells | None:
     """Return the cells of a grouping; None: its windows are not alike."""
     strategy = grouping.strategy
+    if isinstance(strategy.windows, Same):
+        return AgainCells(grouping, form) if is_final(strategy) else None
     apart = isinstance(strategy.windows, (Fixed, Calendar, Global))
     if is_final(strategy) and (apart or isinstance(strategy.windows, Sliding)):
         return FinalCells(grouping, form)

@@ -14,7 +14,7 @@ from flamestream_windows.engine.short import is_final, is_sessions, is_updates
 from flamestream_windows.engine.values import Cell, Record
 from flamestream_windows.model.strategy import Strategy
 from flamestream_windows.model.triggers import Look
-from flamestream_windows.model.windows import Window
+from flamestream_windows.model.windows import Same, Window
 
 Slim = tuple[Any, ...]
 """The start, end, accumulator and number of elements, or of panes, of each open window."""
@@ -99,6 +99,8 @@ class UpdateAlike(Alike):
 def alike(grouping: Grouping) -> Alike | None:
     """Return what the windows of a grouping have in common; None: they are not alike."""
     strategy = grouping.strategy
+    if isinstance(strategy.windows, Same) and not is_final(strategy):
+        return None
     if is_final(strategy) or is_sessions(strategy):
         return FinalAlike(strategy)
     return UpdateAlike(strategy) if is_updates(strategy) else None

@@ -149,7 +149,7 @@ class GroupingWork(TimedWork):
 
     def __init__(self, step: Grouping, form: Form, keeps_windows: bool = False) -> None:
         super().__init__(step, form, keeps_windows)
-        self._alike = None if keeps_windows else alike(step)
+        self._alike = alike(step)
         if self._alike is not None:
             self.cells = group_cells(step, form)
             if is_sessions(step.strategy):

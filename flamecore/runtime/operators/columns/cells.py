@@ -28,7 +28,7 @@ _MOST_CODES: Final = 1 << 16
 """Most keys whose codes are remembered, if no turn has more."""
 
 _DENSE: Final = 8
-"""So many times the keys are gone through in their order sooner than they are sorted."""
+"""So many times the keys are gone through in their order sooner than they are sorted, or copied than looked for."""
 
 _FIRST: Final = encode_child(0)
 _NO_CELLS: Final[Mapping[Any, Any]] = {}
@@ -57,6 +57,8 @@ class Past:
         """Note what cells have been until now, unless that is known already."""
         for turn, cells in before.items():
             noted = self.cells.setdefault(turn, {})
+            if cells.keys() <= noted.keys():  # as nearly always: most items are of keys that have come before
+                continue
             new = set(cells).difference(noted)
             if self.records:
                 new.difference_update(self.records)
@@ -201,8 +203,14 @@ class CellOperator(OrderedOperator):
                 self._hold_turn(turn, len(cells) - count)
 
     def _before(self, turn: Turn, keys: Iterable[Any]) -> dict[Any, Any]:
+        """Return the cells of some keys, and perhaps of others, as they are; None: there is none."""
         cells = self._by_mark.get(turn, _NO_CELLS)
-        return {key: cells.get(key) for key in keys}
+        before: dict[Any, Any] = dict.fromkeys(keys)
+        # All of them are copied sooner than some are looked for. A key that has a record has no cell to be noted.
+        if not self._records and len(cells) <= _DENSE * len(before):
+            before.update(cells)
+            return before
+        return {key: cells.get(key) for key in before}
 
     def _run_turn(self, timer: Timer, keys: dict[Any, Any], mark: bytes, before: int) -> None:
         ranked = self._ranked(keys)

@@ -8,9 +8,9 @@ the line's order and the number of its words are enough, here and on the way to 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, chain, compress
-from typing import Any, Final, TypeVar, overload
+from typing import Any, Final, SupportsIndex, TypeVar, overload
 
 from flamecore.model.meta import child_codes, encode_child
 
@@ -369,6 +369,36 @@ class Rows(Sequence[tuple[object, ...]]):
         return repr(list(self))
 
 
+class Beside(list[Any]):
+    """Payloads with a column beside them: what a function gives of each.
+
+    A part of them has its part of the column; what selects or mixes payloads makes a plain list, without it. So nothing
+    may rely on the column, which spares calls.
+
+    Args:
+        payloads: The payloads.
+        by: The function.
+        column: Its results, one for each payload; they must not be changed any more.
+    """
+
+    __slots__ = ("by", "column")
+
+    def __init__(self, payloads: Iterable[Any], by: Callable[[Any], Any], column: Sequence[Any]) -> None:
+        super().__init__(payloads)
+        self.by = by
+        self.column = column
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> Any: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Beside: ...
+
+    def __getitem__(self, index: SupportsIndex | slice) -> Any:
+        found = super().__getitem__(index)
+        return Beside(found, self.by, self.column[index]) if isinstance(index, slice) else found
+
+
 class Lines(Sequence[str]):
     """Texts that each end with their only newline; equal to any sequence of the same.
 
@@ -426,7 +456,7 @@ class Lines(Sequence[str]):
 def concat(parts: Sequence[Sequence[object]]) -> Sequence[object]:
     """Return the payloads of several runs, one after the other.
 
-    Parts that are all rows of one width, or all lines, stay so.
+    Parts that are all rows of one width, or all lines, stay so, and those that have one column beside them keep it.
     """
     if len(parts) < 2:  # by far the most frequent
         return parts[0] if parts else []
@@ -435,6 +465,10 @@ def concat(parts: Sequence[Sequence[object]]) -> Sequence[object]:
         rows = [part.columns for part in parts if type(part) is Rows]
         if len(rows) == len(parts) and len(set(map(len, rows))) == 1:
             return Rows([_together(columns) for columns in zip(*rows, strict=True)])
+    elif kind is Beside:
+        noted = [part for part in parts if type(part) is Beside]
+        if len(noted) == len(parts) and all(part.by is noted[0].by for part in noted):
+            return Beside(_together(parts), noted[0].by, _together([part.column for part in noted]))
     elif kind is Lines:
         texts = [part.text for part in parts if type(part) is Lines]
         if len(texts) == len(parts):

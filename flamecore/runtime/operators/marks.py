@@ -221,8 +221,8 @@ class MarkingOperator(Operator):
 
     def run(self, orders: Orders, trace: int, payloads: Sequence[object]) -> None:
         many: Callable[[Sequence[object]], Sequence[int]] | None = getattr(self._function, "many", None)
-        if many is not None and self._mark_all(many, orders, payloads):
-            self._emit_run(orders, trace, payloads)
+        if many is not None and (marked := self._mark_all(many, orders, payloads)) is not None:
+            self._emit_run(orders, trace, marked)
             return
         start = 0
         for place, (order, payload) in enumerate(zip(orders, payloads, strict=True)):
@@ -240,23 +240,26 @@ class MarkingOperator(Operator):
 
     def _mark_all(
         self, many: Callable[[Sequence[object]], Sequence[int]], orders: Orders, payloads: Sequence[object]
-    ) -> bool:
-        """Emit the marks of a run of one front.
+    ) -> Sequence[object] | None:
+        """Emit the marks of a run of one front; return its records as they go on.
 
-        Return False if its records must be looked at one by one.
+        Return None if its records must be looked at one by one.
         """
         front = orders[0][8:GLOBAL_TIME_BYTES]
         if self._idle:
-            return False  # the first mark of each ends that, whatever it says
+            return None  # the first mark of each ends that, whatever it says
         if not self.alone and {order[8:GLOBAL_TIME_BYTES] for order in orders} != {front}:
-            return False
+            return None
         last, step = self._last.get(front), self._step
         least = MIN_TIME if last is None else last + step
         marks: list[tuple[bytes, int]] = []
         try:
+            # What the function needs of each record, such as its time, goes on beside it: the next operation needs it.
+            if (noted := getattr(self._function, "noted", None)) is not None:
+                payloads = noted(payloads)
             values = many(payloads)
             if len(values) != len(orders):
-                return False
+                return None
             in_order, place = ascending(values), -1
             while in_order and (place := bisect_left(values, least, place + 1)) < len(values):
                 last = self._rounded(values[place])
@@ -269,13 +272,13 @@ class MarkingOperator(Operator):
                         least = last + step
                         marks.append((order, last))
         except Exception:  # noqa: BLE001 - the function fails on one of them, too
-            return False
+            return None
         if marks:
             number = int.from_bytes(front, "big")
             for order, mark in marks:
                 self._last[front] = mark
                 self.say(behind_record(order), number, mark)
-        return True
+        return payloads
 
     def _rounded(self, value: object) -> int:
         """Return a value as a mark.

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import pytest
 
+import flamecore as fc
 from flamecore.abc.operator import GONE, Site, Way, each
 from flamecore.model.meta import GlobalTime, encode_time
 from flamecore.model.ordered import CLOSING, Marking, behind_record, shared_names
@@ -19,6 +20,7 @@ from flamestream_windows import triggers as t
 from flamestream_windows import windows as w
 from flamestream_windows.engine.grouping import Grouping
 from flamestream_windows.flows.stamps import RETRACTION, STAMPED, VALUE
+from flamestream_windows.flows.streams import event_time
 from flamestream_windows.flows.vertices import Grouped
 from flamestream_windows.flows.work import GroupingWork
 from flamestream_windows.model.aggregates import Cogroup, Extreme, Sum
@@ -317,3 +319,23 @@ def test_what_is_kept_follows_the_open_windows_and_not_the_stream(windows: Any, 
     assert (logged <= 12, held <= 9, stored <= 7 + 1) == (True, True, True), (logged, held, stored)
     assert len(operator.names) <= 7 + 1
     assert len(operator._turns) + len(operator._holds) < 1200
+
+
+@pytest.mark.parametrize("windows", [w.fixed(seconds=1), w.sessions(milliseconds=3)])
+def test_the_time_of_a_record_is_computed_once(windows: Any) -> None:
+    """It goes on beside the record to the next operation."""
+    asked: list[int] = []
+
+    def at(number: int) -> int:
+        asked.append(number)
+        return number * 1000 + number // 50 * 10_000
+
+    flow = fc.Flow("once")
+    timed = event_time(flow.source("numbers", int), at, unit="us")
+    timed.key_by(lambda number: number % 3).window(windows).count().map(lambda pane: pane.value).sink("out")
+    # Checks are on in tests, and look at each record by itself.
+    outputs = flow.run(
+        {"numbers": range(5000)}, workers=1, settings={"job.check_types": False, "job.check_mutation": False}
+    )
+    assert sum(outputs["out"]) == 5000
+    assert sorted(asked) == [*range(5000)]

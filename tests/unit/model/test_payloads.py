@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flamecore.errors import CodecError
-from flamecore.model.batch import Lines, Rows, concat
+from flamecore.model.batch import Beside, Lines, Rows, concat
 from flamecore.model.messages import Items, Released
 from flamecore.runtime.codec.codec import Codec
 
@@ -23,6 +23,7 @@ lines = st.lists(texts.map(lambda text: f"{text}\n"))
 noted = st.one_of(
     rows.map(lambda wanted: (Rows(list(zip(*wanted, strict=True))), wanted)),
     lines.map(lambda wanted: (Lines("".join(wanted)), wanted)),
+    st.lists(st.integers(), min_size=1).map(lambda wanted: (Beside(wanted, abs, [*map(abs, wanted)]), wanted)),
 )
 Both = tuple[Sequence[Any], list[Any]]
 
@@ -68,6 +69,17 @@ def test_payloads_of_one_form_keep_it() -> None:
     assert concat([Rows(([1],)), Rows(([2], [3]))]) == [(1,), (2, 3)]
 
 
+def test_a_column_beside_payloads_goes_with_them() -> None:
+    payloads = Beside([-1, 2, -3, 4], abs, [1, 2, 3, 4])
+    part = payloads[1:3]
+    assert (type(part), part.column) == (Beside, [2, 3])
+    together = concat([part, payloads[3:]])
+    assert isinstance(together, Beside)
+    assert (together, together.by, together.column) == ([2, -3, 4], abs, [2, 3, 4])
+    for other in ([5], Beside([5], str, ["5"])):
+        assert type(concat([part, other])) is list
+
+
 def test_half_a_line_is_refused() -> None:
     with pytest.raises(ValueError, match="in the midst of one"):
         Lines("a\nb")
@@ -79,7 +91,7 @@ def test_packed_payloads_are_encoded_as_they_are(both: Both) -> None:
     codec, orders = Codec(), [number.to_bytes(4, "big") for number in range(len(wanted))]
     released = codec.decode(codec.encode(Released(0, 5, orders, payloads, ())))
     assert released == Released(0, 5, orders, wanted, [])
-    assert type(released.payloads) is type(payloads)
+    assert type(released.payloads) is (list if type(payloads) is Beside else type(payloads))
     pieces: list[Any] = [(1, 2, True, orders, payloads), (1, 3, False, orders, wanted)]
     items = codec.decode(codec.encode(Items(pieces, ())))
     assert [list(piece[4]) for piece in items.pieces] == [wanted, wanted]

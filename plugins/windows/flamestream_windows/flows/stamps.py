@@ -12,6 +12,7 @@ from operator import itemgetter
 from types import GenericAlias
 from typing import Any, Final, NamedTuple
 
+from flamecore.model.batch import Beside
 from flamecore.model.types import returned
 from flamestream_windows.model.times import Unit, reader, reader_of_many
 
@@ -43,9 +44,15 @@ class Form(NamedTuple):
 
     def times(self, payloads: Sequence[Any]) -> Sequence[int]:
         """Return the times of several payloads."""
+        if type(payloads) is Beside and payloads.by is self.at:
+            return payloads.column
         many = getattr(self.at, "many", None)
         found: Sequence[int] = [*map(self.at, payloads)] if many is None else many(payloads)
         return found
+
+    def noted(self, payloads: Sequence[Any]) -> Beside:
+        """Return payloads with their times as a column beside them."""
+        return Beside(payloads, self.at, self.times(payloads))
 
     def shown(self, payload: Any) -> Any:
         """Return the value of a payload."""

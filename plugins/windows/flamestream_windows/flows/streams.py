@@ -244,6 +244,7 @@ def _said(strategy: WatermarkStrategy, form: Form) -> Callable[[Any], int | None
 
         made = named_after(below, time_of, object)
         made.many = all_below  # type: ignore[attr-defined]  # a function takes any attribute
+        made.noted = form.noted  # type: ignore[attr-defined]  # as above
         return made
 
     def observed(record: Any) -> int | None:

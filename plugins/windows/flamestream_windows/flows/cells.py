@@ -9,7 +9,7 @@ A cell is the accumulator and the number of a slim record; of what is counted, t
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, cast
@@ -213,13 +213,7 @@ class FinalCells(GroupCells):
                     after[key] = (after.get(key) or before.get(key, 0)) + number
             return
         create, add = self._aggregate.create, self._aggregate.add_all
-        several: dict[Any, list[Any]] = {}
-        for key, value in zip(keys, values, strict=True):
-            those = several.get(key)
-            if those is None:
-                several[key] = [value]
-            else:
-                those.append(value)
+        several = by_key(keys, values)
         for turn in turns:
             before = cells.get(turn, _NOTHING)
             after = new.setdefault(turn, {})
@@ -355,6 +349,16 @@ class UpdateCells(GroupCells):
     def _is_turn(self, turn: Turn) -> bool:
         window = self._window(turn)
         return turn[0] in (window[1], self._strategy.expiry(window) + 1)
+
+
+def by_key(keys: Sequence[Any], values: Sequence[Any]) -> Mapping[Any, Sequence[Any]]:
+    """Return the values of each key, in their order."""
+    if keys[0] == keys[-1] and len({*keys}) == 1:  # often there is one key of all
+        return {keys[0]: values}
+    several: defaultdict[Any, list[Any]] = defaultdict(list)
+    for key, value in zip(keys, values, strict=True):
+        several[key].append(value)
+    return several
 
 
 def _start_of(cell: tuple[Turn, Any]) -> int:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
-from typing import Any
+from typing import Any, Final
 
 from flamecore.abc.operator import Record as Kept
 from flamecore.abc.operator import Stretch
 from flamecore.model.ordered import Now, Timer
 from flamestream_windows.engine.grouping import Grouping
+from flamestream_windows.flows.cells import by_key
 from flamestream_windows.flows.slim import Slim
 from flamestream_windows.flows.stamps import VALUE, Form
 from flamestream_windows.model.aggregates import Count
@@ -22,6 +23,10 @@ from flamestream_windows.model.panes import Timing, pane_maker
 from flamestream_windows.model.windows import Sessions, Window
 
 Left = tuple[Kept | None, Sequence[tuple[int, int, Any]]]
+
+
+_SEVERAL: Final = 4
+"""So many times are looked at sooner all at once than one after another."""
 
 
 class SessionRuns:
@@ -51,40 +56,58 @@ class SessionRuns:
         if min(times) < watermark:
             return [place for place, at in enumerate(times) if at < watermark]
         values = payloads if form.value is None else [*map(form.value, payloads)]
-        gap, counts, add, create = self._gap, self._counts, self._aggregate.add, self._aggregate.create
-        live: dict[Any, Slim] = {}
         odd: set[Any] = set()
-        for key, at, value in zip(keys, times, values, strict=True):
-            slim = live.get(key)
-            if slim is None:
-                before = records.get(key)
-                if before is None:
-                    live[key] = (at, at + gap, add(create(), value), 1)
-                    continue
-                slim = before[0]
-                if type(slim) is not tuple:
-                    odd.add(key)
-                    continue
-            start, end, accumulator, number = slim if len(slim) == 4 else slim[-4:]
-            if start <= at < end:
-                accumulator = accumulator + 1 if counts else add(accumulator, value)
-                last = (start, max(end, at + gap), accumulator, number + 1)
-                live[key] = last if len(slim) == 4 else (*slim[:-4], *last)
-            else:
-                live[key] = self._inserted(slim, at, value)
-        if odd:
-            return [place for place, key in enumerate(keys) if key in odd]
         kept: dict[Any, Kept] = {}
         changed: dict[Any, Kept | None] = {}
-        for key, slim in live.items():
+        # The values of what is counted are looked at by nobody.
+        valued = None if self._counts else by_key(keys, values)
+        for key, some in by_key(keys, times).items():
+            those = some if valued is None else valued[key]
             before = records.get(key)
-            if before is not None:
+            if before is None:
+                slim = self._extended((), some, those)
+            elif type(before[0]) is tuple:
+                slim = self._extended(before[0], some, those)
                 _, turns, hold = before
                 if hold is None and turns[0] <= (slim[1], slim[0], True):
                     kept[key] = (slim, turns, None)
                     continue
+            else:
+                odd.add(key)
+                continue
             changed[key] = (slim, ((slim[1], slim[0], True),), None)
+        if odd:
+            return [place for place, key in enumerate(keys) if key in odd]
         return Stretch(kept, changed)
+
+    def _extended(self, slim: Slim, times: Sequence[int], values: Sequence[Any]) -> Slim:
+        """Return the sessions of a key with elements, in their order."""
+        gap, first, count = self._gap, 0, len(times)
+        if not slim:
+            slim = (times[0], times[0] + gap, self._aggregate.add(self._aggregate.create(), values[0]), 1)
+            first = 1
+        while first < count:
+            start, end, accumulator, number = slim if len(slim) == 4 else slim[-4:]
+            if not start <= times[first] < end:
+                slim = self._inserted(slim, times[first], values[first])
+                first += 1
+                continue
+            # Those that follow in the last session, too, are added in one call.
+            last, place = times[first], first + 1
+            if count - first >= _SEVERAL and start <= min(times) and max(times) < end:
+                last, place = max(times[first:]), count
+            while place < count and start <= (at := times[place]) < end:
+                last = max(last, at)
+                place += 1
+            end = max(end, last + gap)
+            if self._counts:
+                accumulator += place - first
+            else:
+                accumulator = self._aggregate.add_all(accumulator, values[first:place])
+            session = (start, end, accumulator, number + place - first)
+            slim = session if len(slim) == 4 else (*slim[:-4], *session)
+            first = place
+        return slim
 
     def _inserted(self, slim: Slim, at: int, value: Any) -> Slim:
         """Return the sessions of a key with an element put anywhere among them."""

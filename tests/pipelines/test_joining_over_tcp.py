@@ -35,7 +35,8 @@ APP = """
 
 
     def split(line: str) -> list[str]:
-        time.sleep(0.001 if Path("hurry").exists() else 0.02)
+        if not Path("hurry").exists():
+            time.sleep(0.02)
         return line.split()
 
 
@@ -43,7 +44,9 @@ APP = """
     flow.source("lines", str).rebalance().flat_map(split).key_by(lambda word: word).count().sink("counts")
 """
 
-LINES = 4000
+LINES = 12_000
+"""So many that no job ends before it is told to hurry, however slowly processes start beside it."""
+
 LIMIT_S = 60.0
 
 

@@ -66,7 +66,8 @@ class Encodes(NamedTuple):
 
         It depends on where they go, on any number of workers.
         """
-        ways = [vertex]
+        # Beside the list, which is only iterated: a search in it made long rows of filters cubic.
+        ways, seen = [vertex], {vertex}
         for start in ways:
             for end in graph.successors(start):
                 if self.sent is not None and end.route is not None:
@@ -74,7 +75,8 @@ class Encodes(NamedTuple):
                 if self.kept is not None and isinstance(end, Grouping) and end.keeps_state:
                     return self.kept
                 passes = not end.stateful and not (isinstance(end, Map) and end.shape in _MADE)
-                if passes and end not in ways:
+                if passes and end not in seen:
+                    seen.add(end)
                     ways.append(end)
         return None
 

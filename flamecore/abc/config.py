@@ -86,6 +86,16 @@ class Edge(DriverChoice, frozen=True, kw_only=True):
     phase: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 1
 
 
+class SinkEdge(Edge, frozen=True, kw_only=True):
+    """[sink.X].
+
+    Attributes:
+        order: `ordered`: one sequence; `partitioned`: one for each worker, which it writes itself.
+    """
+
+    order: Literal["ordered", "partitioned"] = "ordered"
+
+
 class JobConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A whole configuration, checked as far as that goes without importing a driver.
 
@@ -108,7 +118,7 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True):
     transport: Choice
     acker: Choice
     source: Mapping[str, Edge] = {}
-    sink: Mapping[str, Edge] = {}
+    sink: Mapping[str, SinkEdge] = {}
     dead_letter: Edge | None = None
     hooks: tuple[str, ...] = ()
     deploy: DeployTable

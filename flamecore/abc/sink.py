@@ -7,7 +7,7 @@ now been delivered. A sink that stores the batch and the time in one atomic step
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -178,6 +178,16 @@ class Sink(ABC):
         """
         self.context = replace(self.context, fingerprint=identity, continued=continued)
 
+    def partitioned(self) -> PartitionedSink | None:
+        """Return the sink, with these options, in partitions that the workers write.
+
+        For `order = "partitioned"`. None: it cannot be divided, and a job that asks for it is refused.
+
+        Raises:
+            ConfigError: It can, but not with these options.
+        """
+        return None
+
     def rehearse(self) -> None:
         """Raise the error that `open` would raise, without touching anything.
 
@@ -272,6 +282,81 @@ class Sink(ABC):
     async def aclose(self) -> None:
         """Make durable what was written and release what is held. May be called twice."""
         return
+
+
+class Division(NamedTuple):
+    """The start of an epoch of a sink in partitions.
+
+    Attributes:
+        time: Time below which the partitions together hold all outputs, and from which they hold none.
+        grant: Text that lets the workers of this epoch write, and no others.
+    """
+
+    time: int
+    grant: str
+
+
+# The workers write, and only this object says how far the output is complete: no reader, and no later run, then needs
+# to know which worker was how far when it was killed. Not a commit of the partitions with each snapshot: outputs would
+# be seen an interval later.
+class PartitionedSink(Sink):
+    """A sink in partitions, one for each worker, in the process that has the control.
+
+    The outputs of a worker go to its partition, in meta order. Which worker makes an output depends on the number of
+    workers, and may differ after a fault; all partitions merged by the orders of outputs are the same in every run. So
+    an epoch begins with all partitions cut at one time, below which none lacks an output (`divide`).
+
+    `write` is given numbers of outputs in the place of payloads: those that partitions have stored since the last call.
+    From then on the outputs below its time are complete. `sync` and `aclose` apply to all of them together; a partition
+    has made durable what it has written before `sync` is called here.
+    """
+
+    @abstractmethod
+    async def divide(self, workers: int) -> Division:
+        """Begin an epoch: exclude all earlier writers, and cut the partitions at one time.
+
+        The sink is open. The time is the latest below which no output is missing in any of them, at least that of the
+        last `sync`. Partitions of more workers than before begin there, and those of workers that are no longer there
+        keep what they hold.
+
+        Args:
+            workers: Number of workers of the epoch.
+
+        Raises:
+            SinkError: It cannot be done, or another run has taken over (field `fenced`).
+        """
+
+    @abstractmethod
+    def partition(self, worker: int, grant: str) -> Sink:
+        """Return the sink of one worker's partition, in the process of that worker.
+
+        This object is not open there. The partition is written by `write_ordered` alone. Its `open` returns the time of
+        the division, and raises `taken_over` if the grant is not the last one; so do `write_ordered` and `sync`.
+
+        Args:
+            worker: Number of the worker.
+            grant: The grant of the division.
+        """
+
+    @abstractmethod
+    def stored(self) -> Mapping[str, Sink]:
+        """Return the sinks of the partitions that are there, by name, for `verify`.
+
+        This object need not be open.
+
+        Raises:
+            SinkError: They cannot be found.
+        """
+
+    @abstractmethod
+    def merged(self) -> Iterator[bytes]:
+        """Yield the output as the sink writes it without partitions, in pieces.
+
+        It goes up to the time of the last `write`; the sink need not be open, and another process may write it.
+
+        Raises:
+            SinkError: It cannot be read, or is damaged.
+        """
 
 
 def encoders_of(sinks: Mapping[str, Sink]) -> dict[str, Encode]:

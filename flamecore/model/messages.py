@@ -341,9 +341,13 @@ class Opened(NamedTuple):
 
 
 class Load(NamedTuple):
-    """Control to nodes: get ready to run, from a snapshot if one is given."""
+    """Control to nodes: get ready to run, from a snapshot if one is given.
+
+    `grants` let the workers write their partitions of sinks: (sink, grant).
+    """
 
     resume: Resume | None
+    grants: tuple[tuple[str, str], ...] = ()
 
 
 class Ready(NamedTuple):

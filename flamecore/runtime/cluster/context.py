@@ -14,7 +14,7 @@ from flamecore.model.graph import Graph
 from flamecore.model.plan import Plan
 from flamecore.model.settings import JobSettings
 from flamecore.runtime.codec.codec import Codec
-from flamecore.runtime.engine.planning import make_plan, open_sinks
+from flamecore.runtime.engine.planning import divide_sinks, make_plan, open_sinks
 from flamecore.runtime.state.fronts import Phases
 from flamecore.runtime.state.history import History
 from flamecore.runtime.tasks.deadlines import Deadlines
@@ -39,6 +39,7 @@ class JobContext:
             process may have imported yet another: the one to switch to.
         plan: The job's plan, from the start of the present epoch.
         delivered_up_to: Time up to which each open sink holds its outputs.
+        grants: Grant of this epoch for each sink in partitions.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class JobContext:
         self.code, self.place = spec.code, spec.place
         self.history = history
         self.delivered_up_to: dict[str, int] = {}
+        self.grants: dict[str, str] = {}
         self._codec = codec
         self._edges = edges
         self.deadlines = deadlines
@@ -125,12 +127,15 @@ class JobContext:
         return {name: sinks[name] for name in self.plan.rears}
 
     async def open_sinks(self) -> None:
-        """Open the sinks that are not open.
+        """Open the sinks that are not open, and divide those in partitions.
 
         Raises as `flamecore.runtime.engine.planning.open_sinks`.
         """
         closed = {name: sink for name, sink in self.sinks.items() if name not in self.delivered_up_to}
         self.delivered_up_to |= await open_sinks(self._edges, closed, self.history, self.deadlines)
+        divisions = await divide_sinks(self.sinks, self.plan.workers, self.deadlines)
+        self.delivered_up_to |= {name: division.time for name, division in divisions.items()}
+        self.grants = {name: division.grant for name, division in divisions.items()}
 
     async def close_sinks(self, but: Collection[str]) -> None:
         """Close all sinks but those of the names in `but`."""

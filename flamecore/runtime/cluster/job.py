@@ -276,7 +276,7 @@ class ClusterJob(AnyJob):
         if history is not None:
             await history.begin(context.delivered_up_to)
         for name in assigned:
-            nodes.tell(name, Load(history.resume() if history is not None else None))
+            nodes.tell(name, Load(history.resume() if history is not None else None, tuple(context.grants.items())))
         acker = context.spec.acker(acker_plan(context.plan)) if self._deploy.acker == "supervisor" else None
         await epoch.open(
             context.sinks,

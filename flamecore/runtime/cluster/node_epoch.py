@@ -6,7 +6,7 @@ imports, its connections and its store stay.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -71,8 +71,8 @@ class NodeEpoch:
         states = [(position, ended) for *_, position, ended in self.assignment.fronts]
         await self.node.open_sources(self._spec.sources, self.assignment.workers, states)
 
-    async def load(self, resume: Resume | None) -> None:
-        """Bind the parts, with their state."""
+    async def load(self, resume: Resume | None, grants: Mapping[str, str]) -> None:
+        """Bind the parts, with their state, and open the partitions that they write."""
         from flamecore.runtime.engine.planning import acker_plan
 
         node, spec = self.node, self._spec
@@ -85,6 +85,7 @@ class NodeEpoch:
             await node.add_tracker(acker, index)
         for index in self.assignment.workers:
             await node.add_worker(acker, index)
+        await node.add_partitions(spec.sinks, grants)
         node.listen()
 
     @property

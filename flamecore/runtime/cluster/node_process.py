@@ -160,7 +160,7 @@ class NodeProcess:
         elif node_epoch is None:
             raise JobError(f"{self.name} was sent a {type(message).__name__} before its assignment")
         elif isinstance(message, Load):
-            await node_epoch.load(message.resume)
+            await node_epoch.load(message.resume, dict(message.grants))
             sender.send(CONTROL, Ready(self.name, node_epoch.assignment.epoch))
         elif isinstance(message, Begin):
             node_epoch.node.begin()

@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec import structs
 
-from flamecore.abc.config import AUTO, Edge, JobConfig
+from flamecore.abc.config import AUTO, Edge, JobConfig, SinkEdge
 from flamecore.errors import ConfigError, JobError
 from flamecore.model.messages import Upgrade
 from flamecore.model.types import type_text
@@ -95,10 +95,11 @@ def sinks_that_stay(old: JobSpec, new: JobSpec) -> frozenset[str]:
     They have the same driver, options and type in both versions.
     """
 
-    def shape(spec: JobSpec, name: str) -> tuple[str | None, object, int, str]:
+    def shape(spec: JobSpec, name: str) -> tuple[str | None, object, int, str, str]:
         declared = {sink.name: sink.type for sink in spec.graph.sinks} if spec.graph is not None else {}
-        edge = spec.config.sink.get(name, Edge()) if name in declared else spec.config.dead_letter or Edge()
-        return edge.use, edge.options, edge.phase, type_text(declared.get(name, object))
+        edge = spec.config.sink.get(name, SinkEdge()) if name in declared else spec.config.dead_letter or Edge()
+        order = edge.order if isinstance(edge, SinkEdge) else ""
+        return edge.use, edge.options, edge.phase, order, type_text(declared.get(name, object))
 
     both = set(old.sink_names) & set(new.sink_names)
     return frozenset(name for name in both if shape(old, name) == shape(new, name))

@@ -36,4 +36,6 @@ EXAMPLE_TRANSPORT: Final = "grpc"
 
 REPLAYABLE_SOURCES: Final = ("lines", "jsonl", "csv")
 EXACTLY_ONCE_SINKS: Final = ("sqlite", "jsonl")
-"""The examples of sources that can be read again, and of sinks that know their contents."""
+PARTITIONED_SINKS: Final = ("jsonl", "csv")
+"""The examples of sources that can be read again, of sinks that know their contents, and of sinks that write in
+partitions."""

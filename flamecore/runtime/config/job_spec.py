@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from flamecore.abc.acker import Acker, AckerPlan
-from flamecore.abc.config import HERE, Choice, Edge, JobConfig
+from flamecore.abc.config import HERE, Choice, Edge, JobConfig, SinkEdge
 from flamecore.abc.host import HostContext, NodeHost, PackedFlow
 from flamecore.abc.registry import JobRegistry, RegistryContext
 from flamecore.abc.sink import Sink
@@ -328,13 +328,15 @@ class JobSpec:
         config = self.config
 
         def ends(section: str, vertices: Iterable[Vertex], edges: Mapping[str, Edge]) -> dict[str, object]:
+            found = {vertex.name: edges.get(vertex.name, Edge()) for vertex in vertices}
             return {
-                vertex.name: {
-                    "use": self.drivers.names.get(f"{section}.{vertex.name}"),
-                    "options": redacted(edges.get(vertex.name, Edge()).options),
-                    **({"phase": edges[vertex.name].phase} if edges.get(vertex.name, Edge()).phase > 1 else {}),
+                name: {
+                    "use": self.drivers.names.get(f"{section}.{name}"),
+                    "options": redacted(edge.options),
+                    **({"order": edge.order} if isinstance(edge, SinkEdge) and edge.order != "ordered" else {}),
+                    **({"phase": edge.phase} if edge.phase > 1 else {}),
                 }
-                for vertex in vertices
+                for name, edge in found.items()
             }
 
         def choice(section: str, chosen: Choice) -> dict[str, object]:

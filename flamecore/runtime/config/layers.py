@@ -31,7 +31,7 @@ DRIVER_TABLES: Final[Mapping[str, type[DriverChoice]]] = {
 
 OWN_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "source": ("use", "phase", "on_error"),
-    "sink": ("use", "phase"),
+    "sink": ("use", "phase", "order"),
     "dead_letter": ("use",),
     **{
         section: tuple([key for key in table.__struct_fields__ if key != "options"])

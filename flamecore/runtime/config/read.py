@@ -27,7 +27,7 @@ from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
-from flamecore.abc.config import Choice, DeployTable, Edge, JobConfig
+from flamecore.abc.config import Choice, DeployTable, Edge, JobConfig, SinkEdge
 from flamecore.errors import ConfigError
 from flamecore.model.settings import DriverChoice, JobTable
 from flamecore.runtime.config import defaults, layers
@@ -140,8 +140,8 @@ class _Reading:
             job=self._job(),
             transport=self._choice("transport", ""),
             acker=self._choice("acker", defaults.ACKER),
-            source=self._edges("source"),
-            sink=self._edges("sink"),
+            source=self._edges("source", Edge),
+            sink=self._edges("sink", SinkEdge),
             dead_letter=self._driver("dead_letter", Edge) if "dead_letter" in self._table else None,
             hooks=self._struct("hooks", self._section("hooks"), _HooksTable).use,
             deploy=self._struct("deploy", self._section("deploy"), DeployTable),
@@ -221,5 +221,5 @@ class _Reading:
         keys = self._struct(section, {"use": table.get("use", default)}, DriverChoice)
         return Choice(use=keys.use or default, tables=tables)
 
-    def _edges(self, section: Literal["source", "sink"]) -> dict[str, Edge]:
-        return {name: self._driver(section, Edge, name) for name in self._section(section)}
+    def _edges(self, section: Literal["source", "sink"], type_: type[D]) -> dict[str, D]:
+        return {name: self._driver(section, type_, name) for name in self._section(section)}

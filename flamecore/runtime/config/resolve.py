@@ -15,9 +15,9 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from flamecore.abc.config import AUTO, HERE, Choice, Edge, JobConfig
+from flamecore.abc.config import AUTO, HERE, Choice, Edge, JobConfig, SinkEdge
 from flamecore.abc.host import NodeHost
-from flamecore.abc.sink import Sink
+from flamecore.abc.sink import PartitionedSink, Sink
 from flamecore.abc.source import EdgeContext, Source
 from flamecore.errors import ConfigError
 from flamecore.model.flow import FlowGraph
@@ -245,13 +245,23 @@ class SpecBuilder:
         return self._edge(driver, edge.use, path, edge, context)
 
     def _sink(self, name: str, type_: object, fingerprint: str) -> Sink:
-        edge = self._config.sink.get(name, Edge())
+        edge = self._config.sink.get(name, SinkEdge())
         given = self._given.get(name) if edge.use is None else None
         use = edge.use or (defaults.SINK if given is None else defaults.HANDED_OVER)
         context = EdgeContext(name, type_, given, fingerprint, job=self._name)
         path = f"sink.{name}"
         driver: type[Sink] = self._plugins.guarded("sink", use, path)
-        return self._edge(driver, use, path, edge, context)
+        sink = self._edge(driver, use, path, edge, context)
+        if edge.order == "ordered":
+            return sink
+        if (partitioned := sink.partitioned()) is None:
+            such_as = " or ".join(defaults.PARTITIONED_SINKS)
+            raise ConfigError(
+                f'{path}.order = "partitioned", and {use} writes one sequence, which workers cannot share',
+                hint=f"Leave it out; or use a sink that writes in partitions, such as {such_as}.",
+                path=f"{path}.order",
+            )
+        return partitioned
 
     def _edge(self, driver: type[E], use: str, path: str, edge: Edge, context: EdgeContext) -> E:
         self._edges.drivers[path] = use
@@ -317,6 +327,8 @@ def unmet_requirements(spec: JobSpec) -> Iterator[ConfigError]:
     if spec.config.job.clock == "sequence":
         yield from _wall_clock(spec)
     yield from _retractions(spec)
+    if not spec.config.job.barrier:
+        yield from _unordered_partitions(spec)
 
 
 def _wall_clock(spec: JobSpec) -> Iterator[ConfigError]:
@@ -371,6 +383,20 @@ def _retractions(spec: JobSpec) -> Iterator[ConfigError]:
                 hint="Have the operation before give no retractions; or, where those who read the output look for "
                 f"them, say so: .sink({vertex.name!r}, retractions=True).",
                 path=path,
+            )
+
+
+def _unordered_partitions(spec: JobSpec) -> Iterator[ConfigError]:
+    """Yield an error for every sink in partitions of a job without the barrier.
+
+    Partitions are merged, and cut, by the orders of outputs.
+    """
+    for name, sink in spec.sinks.items():
+        if isinstance(sink, PartitionedSink):
+            yield ConfigError(
+                f'sink.{name}.order = "partitioned", and the barrier is off: partitions in no order cannot be merged',
+                hint=f"Set job.barrier = true, or leave sink.{name}.order out.",
+                path=f"sink.{name}.order",
             )
 
 

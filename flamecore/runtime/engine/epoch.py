@@ -132,6 +132,7 @@ class Epoch:
         *,
         acker: Acker | None = None,
         workers: Sequence[int] = (),
+        grants: Mapping[str, str] = MappingProxyType({}),
         failing: Callable[[FlameError], None],
         taken: Callable[[Manifest], None] = lambda manifest: None,
     ) -> None:
@@ -143,6 +144,7 @@ class Epoch:
             history: History of the job's state; None: it keeps none.
             acker: Strategy whose trackers are here; None: they are elsewhere.
             workers: Workers that are here, with open sources, and an acker.
+            grants: Grants of the sinks in partitions, if there are workers.
             failing: Function called with the error when a record is known to end the job, so reading on is useless. It
                 may be called twice: the second time with the error that ends the epoch.
             taken: Function called with every snapshot.
@@ -156,6 +158,7 @@ class Epoch:
                 await node.add_tracker(acker, index)
             for index in workers:
                 await node.add_worker(acker, index)
+        await node.add_partitions(sinks, grants)
         for name in plan.rears:
             await node.add_rear(name, sinks[name], delivered_up_to[name])
         if history is not None:

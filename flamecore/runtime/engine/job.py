@@ -27,7 +27,14 @@ from flamecore.model.settings import JobSettings, StateTable
 from flamecore.runtime.codec.codec import Codec
 from flamecore.runtime.config.guard import blamed
 from flamecore.runtime.engine.epoch import Epoch, FaultError
-from flamecore.runtime.engine.planning import acker_plan, check_importable, make_plan, open_history, open_sinks
+from flamecore.runtime.engine.planning import (
+    acker_plan,
+    check_importable,
+    divide_sinks,
+    make_plan,
+    open_history,
+    open_sinks,
+)
 from flamecore.runtime.operators.table import Operators
 from flamecore.runtime.parts.counters import JobStats, summed
 from flamecore.runtime.state.restore import StateAccess
@@ -219,12 +226,17 @@ class Job(AnyJob):
         await epoch.node.open_sources(self._sources, workers, states)
         sinks = {name: self._sinks[name] for name in plan.rears}
         delivered_up_to = await open_sinks(edges, sinks, history, deadlines)
+        divisions = await divide_sinks(sinks, plan.workers, deadlines)
+        delivered_up_to |= {name: division.time for name, division in divisions.items()}
         if history is not None:
             await history.begin(delivered_up_to)
             most = (settings.state or StateTable()).max_uncommitted
             epoch.node.state_access = StateAccess(history.store, codec, history.resume(), most)
         acker = self._make_acker(acker_plan(plan))
-        await epoch.open(sinks, delivered_up_to, history, acker=acker, workers=workers, failing=self._failing)
+        grants = {name: division.grant for name, division in divisions.items()}
+        await epoch.open(
+            sinks, delivered_up_to, history, acker=acker, workers=workers, grants=grants, failing=self._failing
+        )
         self._observers.job_started(settings.name, plan.workers)
         self._begin(epoch)
         self._check()

@@ -15,9 +15,10 @@ from typing import Protocol
 
 from flamecore.abc.acker import Acker
 from flamecore.abc.hooks import Observers
-from flamecore.abc.sink import Encode, Sink
+from flamecore.abc.sink import Encode, PartitionedSink, Sink
 from flamecore.abc.source import Source
 from flamecore.abc.transport import Endpoint
+from flamecore.errors import FlameError
 from flamecore.model.failure import Failure
 from flamecore.model.messages import CONTROL
 from flamecore.model.plan import DEAD_LETTERS, Plan
@@ -32,6 +33,7 @@ from flamecore.runtime.operators.table import Operators
 from flamecore.runtime.parts.collector import Collector
 from flamecore.runtime.parts.counters import NodeStats, merged
 from flamecore.runtime.parts.front import Front
+from flamecore.runtime.parts.tally import PartitionTally
 from flamecore.runtime.parts.worker import Worker
 from flamecore.runtime.state.format import Binding
 from flamecore.runtime.state.journal import Journal, load_journal
@@ -40,6 +42,7 @@ from flamecore.runtime.state.schema import groups_by_place, state_schema
 from flamecore.runtime.state.writer import StateWriter
 from flamecore.runtime.tasks.deadlines import Deadlines
 from flamecore.runtime.tasks.front_task import StopSignal
+from flamecore.runtime.tasks.partition_task import PartitionTask
 from flamecore.runtime.tasks.rear_task import RearTask, patient
 from flamecore.runtime.tasks.sender import Sender
 from flamecore.runtime.tasks.tracker_task import TrackerTask
@@ -265,7 +268,27 @@ class Node:
             self._deadlines,
             flush=worker_task.flush,
             taken=self._fronts.wake,
+            partitions=worker_task.partitions,
         )
+
+    async def add_partitions(self, sinks: Mapping[str, Sink], grants: Mapping[str, str]) -> None:
+        """Add the partitions that the workers here write, after the workers.
+
+        Args:
+            sinks: Sinks by name.
+            grants: For each sink in partitions the grant of this epoch.
+
+        Raises:
+            SinkError: A partition cannot be opened.
+        """
+        for worker_task in self.workers:
+            for name, grant in grants.items():
+                whole, index = sinks[name], worker_task.worker.index
+                assert isinstance(whole, PartitionedSink)
+                sink, deadline = whole.partition(index, grant), self._deadlines.sink(name, index)
+                held = await deadline.call(sink.open(), "open")
+                partition = PartitionTask(name, sink, held, worker_task.sender, deadline)
+                worker_task.partitions[partition.rear] = partition
 
     async def add_rear(self, name: str, sink: Sink, delivered_up_to: int) -> None:
         """Add one of the rears, after the workers, if any.
@@ -276,14 +299,19 @@ class Node:
         here = [f"worker/{worker_task.worker.index}" for worker_task in self.workers]
         hosts = {f"worker/{plan.host_of(number)}" for number in range(1, len(plan.fronts) + 1)}
         away = sorted(hosts.difference(here))
-        rear = RearTask(
-            Collector(
+        collector: Collector | PartitionTally
+        if isinstance(sink, PartitionedSink):
+            collector = PartitionTally(name, plan.workers, delivered_up_to=delivered_up_to)
+        else:
+            collector = Collector(
                 name,
                 plan.workers,
                 delivered_up_to=delivered_up_to,
                 barrier=plan.settings.barrier,
                 orders=sink.wants_orders,
-            ),
+            )
+        rear = RearTask(
+            collector,
             sink,
             await self.senders.bind(f"rear/{name}"),
             listeners=[*here, CONTROL] if patient(plan) else [*here, *away, CONTROL],
@@ -299,7 +327,7 @@ class Node:
     def listen(self) -> None:
         """Start every part but the fronts."""
         writers = [worker_task.snapshots for worker_task in self.workers if worker_task.snapshots is not None]
-        self._tasks.start([*self.trackers, *self.workers, *self.rears, *writers])
+        self._tasks.start([*self.trackers, *self.workers, *self.rears, *self._partitions, *writers])
 
     def begin(self) -> None:
         """Start the fronts; all other parts listen."""
@@ -319,12 +347,28 @@ class Node:
             SinkError: The contents of a sink are not known now.
             SourceError: A reader cannot be closed.
         """
-        written = await self._tasks.end(self.workers, self.rears)
+        written = await self._end()
         for sender in self.senders:
             rest(asyncio.create_task(sender.aclose()))
         await self._readers.aclose()
         for error in written:
             raise error
+
+    async def _end(self) -> list[BaseException]:
+        """End all parts, and close the partitions; return the errors of sinks."""
+        errors = await self._tasks.end(self.workers, self.rears)
+        for worker_task in self.workers:
+            partitions, worker_task.partitions = worker_task.partitions, {}
+            for partition in partitions.values():
+                try:
+                    await self._deadlines.close(partition.writer.deadline, partition.sink.aclose)
+                except FlameError as error:
+                    errors.append(error)
+        return errors
+
+    @property
+    def _partitions(self) -> Iterator[PartitionTask]:
+        return (partition for worker_task in self.workers for partition in worker_task.partitions.values())
 
     def _advanced(self, worker: int, time: int) -> None:
         self._observers.minimum_time_advanced(worker, time)
@@ -337,7 +381,7 @@ class Node:
             SinkError: The contents of a sink are not known now.
             FlameError: Something cannot be closed.
         """
-        written = await self._tasks.end(self.workers, self.rears)
+        written = await self._end()
         for sender in self.senders:
             await sender.aclose()
         await self._readers.aclose()

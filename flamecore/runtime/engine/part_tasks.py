@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
 from flamecore.errors import SinkError
 from flamecore.model.failure import ending_error
 from flamecore.runtime.tasks.deadlines import CallDeadline
+from flamecore.runtime.tasks.partition_task import PartitionTask
 from flamecore.runtime.tasks.rear_task import RearTask
 from flamecore.runtime.tasks.worker_task import WorkerTask
 
@@ -36,14 +37,14 @@ class PartTasks:
         for part in parts:
             task = asyncio.create_task(_run(part), name=type(part).__name__)
             task.add_done_callback(self._ended)
-            self._tasks[task] = part.writer.deadline if isinstance(part, RearTask) else None
+            self._tasks[task] = part.writer.deadline if isinstance(part, RearTask | PartitionTask) else None
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fail(error)
 
-    async def end(self, workers: Iterable[WorkerTask], rears: Iterable[RearTask]) -> list[BaseException]:
-        """End all parts; the rears finish the batch that is being written.
+    async def end(self, workers: Sequence[WorkerTask], rears: Iterable[RearTask]) -> list[BaseException]:
+        """End all parts; the rears and partitions finish the batch that is being written.
 
         Calls that timed out are left behind.
 
@@ -58,6 +59,9 @@ class PartTasks:
         # Rears are not cancelled with the others: the contents of a sink would be unknown after
         # half a write.
         written = await asyncio.gather(*[rear.writer.halt() for rear in rears], return_exceptions=True)
+        # Errors of partitions do not count here: whatever follows opens them, and looks at what they hold.
+        partitions = [partition for worker in workers for partition in worker.partitions.values()]
+        await asyncio.gather(*[partition.writer.halt() for partition in partitions], return_exceptions=True)
         for rear in rears:
             rear.aclose()
         for task, deadline in self._tasks.items():

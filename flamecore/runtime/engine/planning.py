@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 
 from flamecore import events
 from flamecore.abc.acker import AckerPlan
-from flamecore.abc.sink import Sink
+from flamecore.abc.sink import Division, PartitionedSink, Sink
 from flamecore.abc.source import Source
 from flamecore.abc.store import Store
 from flamecore.abc.transport import Transport
@@ -163,6 +163,19 @@ async def open_sinks(
                 sink=name,
             )
     return delivered_up_to
+
+
+async def divide_sinks(sinks: Mapping[str, Sink], workers: int, deadlines: Deadlines) -> dict[str, Division]:
+    """Begin an epoch of the open sinks in partitions; return the division of each.
+
+    Raises:
+        SinkError: One cannot be divided in time.
+    """
+    return {
+        name: await deadlines.sink(name).call(sink.divide(workers), "divide its output")
+        for name, sink in sinks.items()
+        if isinstance(sink, PartitionedSink)
+    }
 
 
 def check_importable(graph: Graph, transport: Transport) -> None:

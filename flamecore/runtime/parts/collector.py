@@ -56,6 +56,12 @@ def joined(parts: Sequence[Complete]) -> Complete:
     )
 
 
+def first_failure(failures: Sequence[tuple[bytes, Failure]], limit: bytes) -> Failure | None:
+    """Return the failure of the first record below an order that ends the job."""
+    first = min((entry for entry in failures if entry[0] < limit), key=_ORDER, default=None)
+    return None if first is None else first[1]
+
+
 class Collector:
     """The merge of the releases of all workers for one rear.
 
@@ -90,7 +96,7 @@ class Collector:
         orders, payloads = message.orders, message.payloads
         if not self.barrier:
             self.time = max(self.time, time)
-            failure = self._failure(self.time)
+            failure = first_failure(self._failures, encode_time(self.time))
             reached = self.time if failure is None else failure.at.time
             return self._complete(reached, orders, payloads, failure, reached)
         last = orders[-1] if orders else b""
@@ -102,7 +108,7 @@ class Collector:
                 return None
             orders, payloads, last = self._take(time)
         self.time = time
-        failure = self._failure(time)
+        failure = first_failure(self._failures, encode_time(time))
         reached = time if failure is None else failure.at.time
         start = bisect_left(orders, encode_time(self.delivered_up_to)) if self.delivered_up_to > MIN_TIME else 0
         end = len(orders) if failure is None else bisect_left(orders, encode_time(reached))
@@ -117,12 +123,6 @@ class Collector:
         self, time: int, orders: Orders, payloads: Sequence[object], failure: Failure | None, until: int
     ) -> Complete:
         return Complete(time, payloads, failure, list(orders) if self._orders else None, until)
-
-    def _failure(self, time: int) -> Failure | None:
-        """Return the failure of the first record below `time` that ends the job."""
-        limit = encode_time(time)
-        first = min((entry for entry in self._failures if entry[0] < limit), key=_ORDER, default=None)
-        return None if first is None else first[1]
 
     def _take(self, time: int) -> tuple[Orders, Sequence[object], bytes]:
         """Take out pending payloads below `time`, in meta order.

@@ -251,8 +251,8 @@ class Deadlines:
             limit = "job.grace_s says how long it may take when the job ends with an error"
         return f"{look} If it is only slow: {limit}."
 
-    def sink(self, name: str) -> CallDeadline:
-        """Return the deadline of a sink, always the same."""
+    def sink(self, name: str, partition: int | None = None) -> CallDeadline:
+        """Return the deadline of a sink, or of one of its partitions, always the same."""
 
         def error(what: str) -> SinkError:
             look = (
@@ -261,7 +261,8 @@ class Deadlines:
             )
             return SinkError(what, hint=self._hint(look, "sink_timeout_s", self._sink_s), sink=name)
 
-        return self._share(f"sink {name!r}", self._sink_s, error)
+        who = f"sink {name!r}" + (f", partition {partition}," if partition is not None else "")
+        return self._share(who, self._sink_s, error)
 
     def source(self, front: FrontId, *, apart: bool = False) -> CallDeadline:
         """Return the deadline of a reader.

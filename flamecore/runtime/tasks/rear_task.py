@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from flamecore.abc.sink import Sink, encoders_of
+from flamecore.abc.sink import PartitionedSink, Sink, encoders_of
 from flamecore.abc.transport import Delivery
 from flamecore.model.batch import Lines
 from flamecore.model.messages import CONTROL, Delivered, Reached, Released
@@ -14,6 +14,7 @@ from flamecore.model.meta import MIN_TIME
 from flamecore.model.plan import DEAD_LETTERS, Plan
 from flamecore.runtime.parts.collector import Collector, Complete, joined
 from flamecore.runtime.parts.counters import NodeStats
+from flamecore.runtime.parts.tally import PartitionTally
 from flamecore.runtime.tasks.deadlines import CallDeadline, Deadlines
 from flamecore.runtime.tasks.door import Door
 from flamecore.runtime.tasks.event_loop import monotonic
@@ -172,7 +173,7 @@ class RearTask:
 
     def __init__(
         self,
-        collector: Collector,
+        collector: Collector | PartitionTally,
         sink: Sink,
         sender: Sender,
         *,
@@ -188,6 +189,7 @@ class RearTask:
         self.writer = SinkWriter(collector.name, sink, deadline, collector.delivered_up_to, translate)
         self.sender = sender
         self.door = Door(sender.endpoint.address, {Released: lambda released: 0 <= released.worker < collector.workers})
+        self._counted = isinstance(sink, PartitionedSink)  # payloads are numbers of outputs
         self.count = 0
         self.reached = collector.delivered_up_to
         """Time below which everything is in the sink."""
@@ -223,8 +225,8 @@ class RearTask:
             if not parts:
                 continue
             complete = joined(parts)
-            count = len(complete.payloads)
-            if count:
+            count = sum(map(_number, complete.payloads)) if self._counted else len(complete.payloads)
+            if complete.payloads:
                 # With the time behind its last payload, not the one reached: a sink with a time
                 # that no output has would look like one whose state is lost.
                 await self.writer.write(complete.until, complete.orders, complete.payloads)
@@ -246,6 +248,11 @@ class RearTask:
     def aclose(self) -> None:
         """Cancel the timer."""
         self._reports.aclose()
+
+
+def _number(payload: object) -> int:
+    assert type(payload) is int
+    return payload
 
 
 def patient(plan: Plan) -> bool:

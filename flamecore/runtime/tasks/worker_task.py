@@ -15,13 +15,14 @@ from flamecore.abc.source import Batch
 from flamecore.abc.transport import Delivery
 from flamecore.model.clock import STOPWATCH
 from flamecore.model.failure import ending_error
-from flamecore.model.messages import Busy, Committed, Delivered, Items, MinTimes, Prepare, Settled
+from flamecore.model.messages import Busy, Committed, Delivered, Items, MinTimes, Outgoing, Prepare, Released, Settled
 from flamecore.model.meta import MIN_TIME
 from flamecore.runtime.parts.counters import NodeStats
 from flamecore.runtime.parts.histogram import Histogram
 from flamecore.runtime.parts.worker import Worker
 from flamecore.runtime.tasks.door import Door, anything
 from flamecore.runtime.tasks.event_loop import monotonic
+from flamecore.runtime.tasks.partition_task import PartitionTask
 from flamecore.runtime.tasks.sender import Sender
 from flamecore.runtime.tasks.stats import DeliveryTimes
 
@@ -100,6 +101,8 @@ class WorkerTask:
         self.sender = sender
         self._credit = ReturnedCredit(worker, advanced)
         self.snapshots: SnapshotParticipant | None = None
+        self.partitions: dict[str, PartitionTask] = {}
+        """Partitions that the worker writes, by address of the rear that would."""
         self.open_fronts: dict[int, None] = {}
         """Numbers of the fronts being read."""
         self._several = len(worker.fronts) > 1
@@ -143,7 +146,8 @@ class WorkerTask:
         worker = self.worker
         if worker.has_steps:
             self._step(now)
-        self.sender.send_all(worker.flush(now, stepped=True))
+        outgoing = worker.flush(now, stepped=True)
+        self.sender.send_all(self._sent(outgoing) if self.partitions else outgoing)
         if self.snapshots is not None:
             self.snapshots.wake()
         if self._soon is not None:
@@ -155,6 +159,17 @@ class WorkerTask:
         due = worker.due()
         if due is not None:
             self._timer = asyncio.get_running_loop().call_later(max(due - now, 0), self._flush_due)
+
+    def _sent(self, outgoing: Outgoing) -> Outgoing:
+        """Give releases to the partitions; return the messages that leave."""
+        rest: Outgoing = []
+        for to, message in outgoing:
+            if (partition := self.partitions.get(to)) is None:
+                rest.append((to, message))
+            else:
+                assert type(message) is Released
+                partition.put(message)
+        return rest
 
     def _step(self, start: float) -> None:
         """Run waiting items, within the time of a step, in which others wait."""

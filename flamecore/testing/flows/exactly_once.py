@@ -35,6 +35,7 @@ def assert_exactly_once(
     ackers: Sequence[str] = ACKERS,
     trouble: Trouble | None = None,
     on_error: Literal["fail", "skip"] = "fail",
+    order: Literal["ordered", "partitioned"] = "ordered",
 ) -> Counter[str]:
     """Run a flow with state through simulated crashes, and compare its outputs.
 
@@ -52,6 +53,8 @@ def assert_exactly_once(
         ackers: Names of acker drivers to try.
         trouble: The faults that may happen; default: all.
         on_error: Treatment of records that a function of the flow fails on: they end the job, or are left out.
+        order: Whether each sink is one sequence, or has a partition for each worker; partitions are merged before they
+            are compared.
 
     Returns:
         How often each kind of fault was played: see `flamecore.testing.simulation.crashes.Played`.
@@ -66,7 +69,16 @@ def assert_exactly_once(
     reference = Reference(graph, whole, skip_failing=on_error == "skip")
     counts: Counter[str] = Counter()
     for seed in seeds:
-        story = Crashes(graph, whole, seed=seed, ackers=strategies, trouble=trouble, workers=workers, on_error=on_error)
+        story = Crashes(
+            graph,
+            whole,
+            seed=seed,
+            ackers=strategies,
+            trouble=trouble,
+            workers=workers,
+            on_error=on_error,
+            partitioned=order == "partitioned",
+        )
         try:
             played = story.play()
             counts.update(played.counts)

@@ -78,6 +78,7 @@ class Crashes:
         trouble: The faults that may happen.
         workers: Numbers of workers that runs are started with.
         on_error: Treatment of records that a user function fails on.
+        partitioned: Whether sinks are in partitions.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class Crashes:
         trouble: Trouble | None = None,
         workers: Sequence[int] = (1, 2, 3, 4),
         on_error: OnError = "fail",
+        partitioned: bool = False,
     ) -> None:
         self.random = random = Random(seed)
         self.trouble = trouble or Trouble()
@@ -108,7 +110,14 @@ class Crashes:
             copy=(lambda message: codec.decode(codec.encode(message))) if wire else None,
         )
         self.job = SimulatedJob(
-            self.world, graph, inputs, ackers=ackers, workers=workers, on_error=on_error, clock=self.clock
+            self.world,
+            graph,
+            inputs,
+            ackers=ackers,
+            workers=workers,
+            on_error=on_error,
+            clock=self.clock,
+            partitioned=partitioned,
         )
         self._ghosts: list[Run] = []
         self._broken: LawBroken | None = None

@@ -5,13 +5,15 @@ See `flamecore.testing.simulation.world`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import itemgetter
+from typing import Any, ClassVar, cast
 
-from flamecore.abc.sink import Guarantee, Sink
+from flamecore.abc.sink import Division, Guarantee, PartitionedSink, Sink
 from flamecore.abc.source import Batch, EdgeContext, Reader, Source, SourceCapabilities
 from flamecore.errors import SinkError, SourceError
-from flamecore.model.meta import MIN_TIME
+from flamecore.model.meta import MIN_TIME, encode_time
 from flamecore.testing.laws import LawBroken
 from flamecore.testing.simulation.world import Mishap, Process
 
@@ -94,6 +96,30 @@ class Contents:
         self.mishap = Mishap()
 
 
+class PartitionedContents(Contents):
+    """The contents of a sink in partitions.
+
+    Attributes:
+        partitions: For each worker's partition its outputs with their orders, and the time up to which they go.
+        count: Number of partitions that are being written.
+        floor: Time below which all of them are durable.
+        grant: Grant of the last division.
+    """
+
+    def __init__(self, grown: Callable[[], None] = lambda: None) -> None:
+        super().__init__(grown)
+        self.partitions: dict[int, tuple[int, list[tuple[bytes, Any]]]] = {}
+        self.count = 0
+        self.floor = MIN_TIME
+        self.grant = ""
+
+    def merge(self) -> None:
+        """Set the outputs to those below its time, of all partitions."""
+        limit = encode_time(self.time)
+        items = [item for _, held in self.partitions.values() for item in held if item[0] < limit]
+        self.outputs[:] = [payload for _, payload in sorted(items, key=itemgetter(0))]
+
+
 class SimulatedSink(Sink):
     """A sink that takes every batch exactly once, and belongs to its last opener."""
 
@@ -155,3 +181,94 @@ class SimulatedSink(Sink):
 
     def _failed(self) -> SinkError:
         return SinkError("the simulated sink fails", sink=self.context.name, injected=True)
+
+
+class SimulatedPartitionedSink(SimulatedSink, PartitionedSink):
+    """A sink in partitions, which belongs to its last opener."""
+
+    @property
+    def _whole(self) -> PartitionedContents:
+        return cast(PartitionedContents, self._held)
+
+    async def divide(self, workers: int) -> Division:
+        def cut() -> Division:
+            self._check()
+            held = self._whole
+            times = [max(held.partitions[number][0], held.floor) for number in range(held.count)]
+            time = held.floor = held.time = min(times, default=held.floor)
+            held.count = workers
+            for number in {*held.partitions, *range(workers)}:
+                items = held.partitions.get(number, (time, []))[1]
+                del items[bisect_left(items, encode_time(time), key=itemgetter(0)) :]
+                held.partitions[number] = (time, items)
+            held.merge()
+            held.grant = f"{self._process.world.random.getrandbits(64)}"
+            return Division(time, held.grant)
+
+        return cast(Division, await self._call(cut))
+
+    def partition(self, worker: int, grant: str) -> Sink:
+        return _SimulatedPartition(self._process, self.context.name, self._whole, worker, grant)
+
+    async def write(self, time: int, payloads: Sequence[Any]) -> None:
+        def complete() -> None:
+            self._grow(time)
+            before = len(self._held.outputs)
+            self._whole.merge()
+            if len(self._held.outputs) > before:
+                self._held.grown()
+
+        await self._call(complete)
+
+    async def sync(self, time: int) -> None:
+        def settle() -> None:
+            self._grow(max(time, self._whole.time))
+            self._whole.floor = self._whole.time
+
+        await self._call(settle)
+
+    def stored(self) -> Mapping[str, Sink]:
+        return {}
+
+    def merged(self) -> Iterator[bytes]:
+        yield from ()
+
+
+class _SimulatedPartition(SimulatedSink):
+    """One worker's partition."""
+
+    def __init__(self, process: Process, name: str, held: PartitionedContents, number: int, grant: str) -> None:
+        super().__init__(process, name, held)
+        self._whole, self._number, self._grant = held, number, grant
+
+    async def open(self) -> int:
+        def adopt() -> int:
+            self._check()
+            return self._whole.partitions[self._number][0]
+
+        return cast(int, await self._call(adopt))
+
+    async def write(self, time: int, payloads: Sequence[Any]) -> None:
+        raise LawBroken("calls", f"a partition of sink {self.context.name!r} is given outputs without orders")
+
+    async def write_ordered(self, time: int, orders: Sequence[bytes], payloads: Sequence[Any]) -> None:
+        def add() -> None:
+            self._check()
+            before, items = self._whole.partitions[self._number]
+            if time < before or (items and orders[0] <= items[-1][0]):
+                raise LawBroken("calls", f"a partition of sink {self.context.name!r} is given outputs twice")
+            items.extend(zip(orders, payloads, strict=True))
+            self._whole.partitions[self._number] = (time, items)
+
+        if not payloads:
+            raise LawBroken("calls", f"a partition of sink {self.context.name!r} is given an empty batch")
+        await self._call(add)
+
+    async def sync(self, time: int) -> None:
+        await self._call(self._check)
+
+    def _check(self) -> None:
+        if self._whole.grant != self._grant:
+            raise SinkError(
+                f"sink {self.context.name!r} has been taken over by another run", sink=self.context.name, fenced=True
+            )

@@ -21,7 +21,14 @@ from flamecore.model.settings import JobSettings, OnError, StateTable
 from flamecore.runtime.config.operators import plugin_operators
 from flamecore.runtime.config.plugins import PluginRegistry
 from flamecore.runtime.parts.front import Front
-from flamecore.testing.simulation.edges import Contents, Records, SimulatedSink, SimulatedSource
+from flamecore.testing.simulation.edges import (
+    Contents,
+    PartitionedContents,
+    Records,
+    SimulatedPartitionedSink,
+    SimulatedSink,
+    SimulatedSource,
+)
 from flamecore.testing.simulation.network import Network
 from flamecore.testing.simulation.world import Process, World
 
@@ -43,6 +50,7 @@ class SimulatedJob:
         workers: Numbers of workers that runs are started with.
         on_error: The fate of records that a user function fails on.
         clock: The clock that gives the times.
+        partitioned: Whether sinks are in partitions.
 
     Attributes:
         operators: Those of plugins, besides the engine's.
@@ -61,13 +69,15 @@ class SimulatedJob:
         workers: Sequence[int],
         on_error: OnError,
         clock: ClockName,
+        partitioned: bool = False,
     ) -> None:
         self.world, self.graph = world, graph
         self.operators = plugin_operators(graph, PluginRegistry())
         self.ackers, self.workers = ackers, workers
         self.on_error, self.clock = on_error, clock
         self.records = {source.name: Records(list(inputs.get(source.name, ()))) for source in graph.sources}
-        self.contents = {sink.name: Contents(partial(self._note, sink.name)) for sink in graph.sinks}
+        kind = PartitionedContents if partitioned else Contents
+        self.contents = {sink.name: kind(partial(self._note, sink.name)) for sink in graph.sinks}
         self.epochs: set[int] = set()
         self._stamps: Stamps = {}
         self._noted: dict[str, Stamps] = {}  # for each sink, as they were when it got its last output
@@ -97,7 +107,12 @@ class SimulatedJob:
 
     def sinks(self, process: Process) -> dict[str, Sink]:
         """Return the sinks, as one process sees them."""
-        return {name: SimulatedSink(process, name, held) for name, held in self.contents.items()}
+        return {
+            name: (SimulatedPartitionedSink if isinstance(held, PartitionedContents) else SimulatedSink)(
+                process, name, held
+            )
+            for name, held in self.contents.items()
+        }
 
     # -- times ---------------------------------------------------------------------------------------------------------
 

@@ -28,7 +28,6 @@ from flamecore.runtime.codec.codec import Codec
 from flamecore.runtime.engine.epoch import Epoch, FaultError
 from flamecore.runtime.engine.node import Node
 from flamecore.runtime.engine.planning import acker_plan, open_history
-from flamecore.runtime.state.history import History
 from flamecore.runtime.state.restore import StateAccess
 from flamecore.runtime.tasks.deadlines import Deadlines
 from flamecore.runtime.tasks.epoch_transport import EpochTransport
@@ -115,7 +114,7 @@ class SimulatedSupervisor:
         )
         await context.open_sinks()
         await history.begin(context.delivered_up_to)
-        loading = [process.start(self._load(index, process, node, history)) for index, (process, node) in nodes.items()]
+        loading = [process.start(self._load(index, process, node, context)) for index, (process, node) in nodes.items()]
         await self._all(epoch, loading)
         acker = self._start.acker(acker_plan(plan)) if self._trackers == "supervisor" else None
         await epoch.open(context.sinks, context.delivered_up_to, history, acker=acker, failing=self._failing)
@@ -143,7 +142,9 @@ class SimulatedSupervisor:
                 Node(seeded, transport, fail=partial(self._failed, epoch, process), operators=self._job.operators),
             )
 
-    async def _load(self, index: int, process: Process, node: Node, history: History) -> None:
+    async def _load(self, index: int, process: Process, node: Node, context: JobContext) -> None:
+        history = context.history
+        assert history is not None
         state = self._start.settings.state
         assert state is not None
         codec = Codec.of(self._job.graph)
@@ -153,6 +154,7 @@ class SimulatedSupervisor:
             for tracker in range(index, acker.trackers, node.plan.workers):
                 await node.add_tracker(acker, tracker)
         await node.add_worker(acker, index)
+        await node.add_partitions(self._job.sinks(process), context.grants)
         node.listen()
 
     async def _all(self, epoch: Epoch, tasks: list[asyncio.Task[None]]) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 import pytest
 
-from flamecore.abc.config import DeployTable, Edge, JobConfig, RegistryTable
+from flamecore.abc.config import DeployTable, Edge, JobConfig, RegistryTable, SinkEdge
 from flamecore.errors import ConfigError, UnknownKeyError
 from flamecore.model.settings import DriverChoice, JobTable, StateTable
 from flamecore.runtime.config.layers import OWN_KEYS, Layer, from_command, parsed
@@ -288,7 +288,10 @@ def test_every_section_knows_its_own_keys() -> None:
     tables: dict[str, type[DriverChoice]] = {"source": Edge, "state": StateTable, "registry": RegistryTable}
     for section, table in tables.items():
         assert {*table.__struct_fields__} - {"options"} == {*OWN_KEYS[section]}
-    assert {*OWN_KEYS["dead_letter"]} < {*OWN_KEYS["sink"]} < {*OWN_KEYS["source"]}, "the others are options"
+    assert {*SinkEdge.__struct_fields__} - {"options", "on_error"} == {*OWN_KEYS["sink"]}
+    assert {*OWN_KEYS["dead_letter"]} < {*OWN_KEYS["sink"]} - {"order"} < {*OWN_KEYS["source"]}, (
+        "the others are options"
+    )
 
 
 def test_dead_letters_may_get_another_driver(tmp_path: Path) -> None:

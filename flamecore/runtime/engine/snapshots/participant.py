@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 from flamecore.abc.source import Reader
@@ -21,6 +22,7 @@ from flamecore.runtime.parts.worker import Cut, Worker
 from flamecore.runtime.state.format import Part, Section, part_blob
 from flamecore.runtime.state.writer import PartWriter, StateWriter
 from flamecore.runtime.tasks.deadlines import Deadlines
+from flamecore.runtime.tasks.partition_task import PartitionTask
 from flamecore.runtime.tasks.sender import Sender
 
 _SHORT_SLICE_S: Final = 0.0002
@@ -59,6 +61,7 @@ class SnapshotWriter:
         deadlines: The job's deadlines.
         flush: Function that sends the worker's messages.
         taken: Function called after a cut: records below it no longer count as uncommitted.
+        partitions: Partitions of sinks that the worker writes.
     """
 
     def __init__(
@@ -72,6 +75,7 @@ class SnapshotWriter:
         deadlines: Deadlines,
         flush: Callable[[], None],
         taken: Callable[[], None],
+        partitions: Mapping[str, PartitionTask] = MappingProxyType({}),
     ) -> None:
         self.worker, self._writers, self._store, self._codec = worker, writers, store, codec
         self._sender, self._readers, self._taken = sender, readers, taken
@@ -81,8 +85,8 @@ class SnapshotWriter:
         }  # apart from reads under way
         # Room for one: the control asks for the next snapshot only when this one is recorded.
         self._cuts: asyncio.Queue[tuple[int, Cut, list[tuple[StateWriter, Sections]]]] = asyncio.Queue(1)
-        self._committed: Committed | None = None
-        self._told = asyncio.Event()
+        self._committed: asyncio.Queue[Committed] = asyncio.Queue(1)  # the last one that is not acknowledged
+        self._partitions = partitions
 
     def prepare(self, message: Prepare) -> None:
         """Cut the worker for a snapshot, and queue its changes for storage."""
@@ -95,8 +99,9 @@ class SnapshotWriter:
 
     def committed(self, message: Committed) -> None:
         """Note that a snapshot is recorded."""
-        self._committed = message
-        self._told.set()
+        if self._committed.full():
+            self._committed.get_nowait()
+        self._committed.put_nowait(message)
 
     def wake(self) -> None:
         """Write a journal if the worker has given times."""
@@ -132,6 +137,8 @@ class SnapshotWriter:
                         part, data = finished
                         parts.append(part)
                         await self._store.create(part.blob, data)
+            # Everything below the snapshot is in the partitions: the control has heard so from their rear.
+            await asyncio.gather(*[partition.make_durable() for partition in self._partitions.values()])
             stored, needed = tuple([(*part,) for part in parts]), self._journal.needed_from(cut.time)
             marked = tuple([(front, self._codec.encode(states, STORED)) for front, states in cut.marked.items()])
             self._sender.send(CONTROL, Prepared(number, self.worker.index, cut.fronts, stored, needed, marked))
@@ -172,10 +179,7 @@ class SnapshotWriter:
     async def _acknowledge(self) -> None:
         """Acknowledge recorded positions upstream; delete journals no longer needed."""
         while True:
-            await self._told.wait()
-            self._told.clear()
-            if (message := self._committed) is None:
-                continue
+            message = await self._committed.get()
             # Of the oldest snapshot that is kept, not of the newest: a run may go back to that, and
             # read from there.
             for number, position in message.positions:

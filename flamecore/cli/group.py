@@ -35,6 +35,7 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "plan": "Show which state a changed flow keeps, drops or cannot read.",
     "snapshot": "List, show, verify and prune the snapshots of a job.",
     "state": "Look up a key in the state of a job.",
+    "merge-output": "Write the output of a sink in partitions as one sequence.",
     "verify-output": "Compare outputs in files with their checksums.",
 }
 """The commands that come with the core; each has a module of its name, with `_` for `-`, in this package."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,7 +49,7 @@ def command(ctx: click.Context, /, files: tuple[Path, ...], app: str | None, set
         sinks, editable = _of_files(files), ""  # nothing says which are dead letters
     else:
         sinks, editable = _of_job(app or JOB_FILE, settings)
-    found = {name: sink.verify() for name, sink in sinks.items()}
+    found = {name: sink.verify() for name, sink in _in_partitions(sinks)}
     if wants_json(ctx):
         print_json({"outputs": {name: _facts(verified) for name, verified in found.items()}})
     else:
@@ -56,6 +57,17 @@ def command(ctx: click.Context, /, files: tuple[Path, ...], app: str | None, set
             click.echo("\n".join(_lines(name, verified, edited=name == editable)))
     if any(verified is not None and verified.damages for name, verified in found.items() if name != editable):
         ctx.exit(Exit.FAILED)
+
+
+def _in_partitions(sinks: Mapping[str, Sink]) -> Iterator[tuple[str, Sink]]:
+    """Yield sinks by name, and the partitions of those that have some, by name and partition."""
+    from flamecore.abc.sink import PartitionedSink
+
+    for name, sink in sinks.items():
+        if isinstance(sink, PartitionedSink):
+            yield from ((f"{name}/{partition}", each) for partition, each in sink.stored().items())
+        else:
+            yield name, sink
 
 
 def _of_files(files: tuple[Path, ...]) -> dict[str, Sink]:

@@ -224,6 +224,15 @@ class CsvSink(FileSink):
         except UnicodeEncodeError as error:
             raise Unencodable(payloads[0], str(error)) from error
 
+    def row_ends(self, data: bytes) -> list[int]:
+        ends, quotes, at = [], 0, 0
+        for end in super().row_ends(data):
+            quotes += data.count(b'"', at, end)
+            at = end
+            if not quotes % 2:  # if odd, the newline is in a quoted field
+                ends.append(end)
+        return ends
+
     def _lines(self, rows: Iterable[Row]) -> bytes:
         text = StringIO(newline="")
         write = csv.writer(text, delimiter=self.options.delimiter, lineterminator="\n").writerow

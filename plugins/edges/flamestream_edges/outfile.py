@@ -12,8 +12,10 @@ import asyncio
 import contextlib
 import errno
 import os
+import re
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from io import FileIO
 from pathlib import Path
 from secrets import token_hex
@@ -22,7 +24,17 @@ from typing import Any, ClassVar, Final, Literal
 import msgspec
 from xxhash import xxh3_64
 
-from flamecore.abc.sink import Damage, Guarantee, Mode, Sink, Verified, check_time, goes_on, taken_over
+from flamecore.abc.sink import (
+    Damage,
+    Guarantee,
+    Mode,
+    PartitionedSink,
+    Sink,
+    Verified,
+    check_time,
+    goes_on,
+    taken_over,
+)
 from flamecore.abc.source import EdgeContext
 from flamecore.errors import SinkError
 from flamecore.model.meta import MIN_TIME
@@ -32,9 +44,12 @@ from flamestream_edges.checksums import SUFFIX as CHECKSUMS
 from flamestream_edges.checksums import Checksums, Piece, chunks, digest_of, recorded
 from flamestream_edges.durable import force_folder
 from flamestream_edges.files import unwritable
+from flamestream_edges.orders import SUFFIX as ORDERS
+from flamestream_edges.orders import DamagedOrdersError, OrdersFile, batches, frames, length_below
 from flamestream_edges.position import NOBODY, SUFFIX, Position, PositionFile, positions_in
 
 _CHUNK: Final = 2**20
+_NEWLINE: Final = re.compile(b"\n")
 
 
 class FileSinkOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -74,6 +89,8 @@ class FileSink(Sink):
         self._written = xxh3_64()  # the bytes since then
         self._ahead: xxh3_64 | None = None  # those since a sync that is under way
         self._syncing = asyncio.Lock()
+        self._keeps_orders = False
+        self._orders: OrdersFile | None = None
 
     @property
     def guarantee(self) -> Guarantee:
@@ -89,6 +106,15 @@ class FileSink(Sink):
     def preamble(self) -> bytes:
         """Return the bytes at the start of an empty file."""
         return b""
+
+    def row_ends(self, data: bytes) -> list[int]:
+        """Return where each row of some bytes ends; the bytes begin with a row."""
+        return [found.end() for found in _NEWLINE.finditer(data)]
+
+    def partitioned(self) -> PartitionedSink:
+        from flamestream_edges.partitions import PartitionedFile  # which makes files of this kind
+
+        return PartitionedFile(type(self), self.options, self.context)
 
     def rehearse(self) -> None:
         if self._path.exists() and not self._path.is_file():
@@ -106,10 +132,10 @@ class FileSink(Sink):
             async with self._positions.locked():
                 self._begin(self._positions)
         except OSError as error:
-            self._let_go()
+            self.release()
             raise self._failed("opened", error) from error
         except BaseException:
-            self._let_go()
+            self.release()
             raise
         return self._time
 
@@ -133,6 +159,9 @@ class FileSink(Sink):
                 positions.begin(self._position(MIN_TIME, 0))
             self._open("wb", 0)
         assert self._file is not None
+        if self._keeps_orders:
+            self._orders = OrdersFile(self._path, self._length)
+            os.fsync(self._orders.descriptor)
         if self._length:
             os.fsync(self._file.fileno())
         self._durable = self._time, self._length
@@ -190,11 +219,23 @@ class FileSink(Sink):
         elif size > length and self._image() == before:  # if not, a job is at work
             what = "they were added by others, or a crash has cut a batch short, which the next run takes away"
             damages.append(Damage(length, size, what))
+        if self._keeps_orders and not damages and not self._in_order(length):
+            damages.append(
+                Damage(0, length, f"they are not the rows of which {self._path.name}{ORDERS} has the orders")
+            )
         covered = reached = 0
         for piece, _ in pieces:
             covered += max(min(piece.end, size) - max(piece.start, reached), 0)
             reached = max(reached, piece.end)
         return Verified(str(self._path), size, covered, _joined(damages))
+
+    def _in_order(self, length: int) -> bool:
+        """Return whether each row of the first `length` bytes has an order."""
+        try:
+            starts = [frame.start for frame, *_ in batches(self._path, length, self.row_ends)]
+        except (DamagedOrdersError, FileNotFoundError):
+            return False
+        return (starts[0] if starts else length) == min(length, len(self.preamble()))
 
     def _image(self) -> bytes:
         return self._side.read_bytes() if self._side.exists() else b""
@@ -251,7 +292,7 @@ class FileSink(Sink):
         raise self._error(what, hint)
 
     def _holds(self, position: Position) -> bool:
-        if self._size() < position.length:
+        if self._size() < position.length or (self._keeps_orders and not self._orders_reach(position.length)):
             return False
         if position.length == position.durable:
             return True
@@ -264,12 +305,92 @@ class FileSink(Sink):
                 left -= len(data)
         return not left and digest.hexdigest() == position.digest
 
+    def _orders_reach(self, length: int) -> bool:
+        """Return whether the last of the first `length` bytes belong to rows with an order."""
+        try:
+            *_, last = frames(self._path, length)
+            return any(batches(self._path, length, self.row_ends, last.at))
+        except (ValueError, FileNotFoundError):  # there are none
+            return length <= len(self.preamble())
+        except DamagedOrdersError:
+            return False
+
+    async def adopt(self, owner: str) -> int:
+        """Go on writing, in the place of the object that has opened the file and released it.
+
+        Args:
+            owner: Owner of the file then; it stays.
+
+        Returns:
+            The time of the file's position.
+
+        Raises:
+            SinkError: The file is not there, or has another owner now.
+        """
+        try:
+            if not self._side.exists():
+                hint = "All processes of the job write to one folder: put it where each of them has it by this path."
+                raise self._error(f"{self._path} is not where this process looks for it", hint)
+            self._owner, self._positions = owner, PositionFile(self._side)
+            async with self._positions.locked():
+                at = self._positions.adopt()
+                if at is None or at.owner != owner:
+                    raise taken_over(self.context, str(self._path))
+                self.context = replace(self.context, fingerprint=at.fingerprint)
+                self._time, self._durable = at.time, (at.time, at.length)
+                self._open("r+b", at.length)
+                self._orders = OrdersFile(self._path, at.length) if self._keeps_orders else None
+                self._begin_checksums(at.length, anew=False)
+        except OSError as error:
+            self.release()
+            raise self._failed("opened", error) from error
+        except BaseException:
+            self.release()
+            raise
+        return self._time
+
+    def keep_orders(self, owner: str) -> None:
+        """Keep the order of each row beside the file; called before it is opened.
+
+        Args:
+            owner: Owner of the file from its opening on.
+        """
+        self._keeps_orders, self._owner = True, owner
+
+    async def cut(self, time: int) -> None:
+        """Remove the rows from a time on, and store that all below it are there.
+
+        Raises:
+            SinkError: It cannot be done, or the orders of rows are damaged.
+        """
+        try:
+            length = length_below(self._path, self._length, time, self.row_ends)
+            async with self._mine() as positions:
+                self._time, self._durable, self._written = time, (time, length), xxh3_64()
+                # First what counts, then the bytes: those beyond are a batch that was cut short.
+                positions.begin(self._position(time, length))
+                self._close_parts()
+                self._open("r+b", length)
+                self._orders = OrdersFile(self._path, length)
+                self._begin_checksums(length, anew=False)
+        except OSError as error:
+            raise self._failed("cut", error) from error
+        except DamagedOrdersError as error:
+            hint = "Put the file and the one of its orders back as they were; or start afresh, without the job's state."
+            raise self._error(str(error), hint) from error
+
     async def write(self, time: int, payloads: Sequence[Any]) -> None:
+        await self._write(time, payloads, None)
+
+    async def write_ordered(self, time: int, orders: Sequence[bytes], payloads: Sequence[Any]) -> None:
+        await self._write(time, payloads, orders)
+
+    async def _write(self, time: int, payloads: Sequence[Any], orders: Sequence[bytes] | None) -> None:
         check_time(self.context, time, self._time)
         try:
             data = self.encode(payloads)
             async with self._mine() as positions:
-                self._add(positions, time, data)
+                self._add(positions, time, data, orders)
         except Unencodable as error:
             hint = "Map it to text, numbers, tuples, dicts, NamedTuples or dataclasses before the sink."
             raise self._error(f"{self._path}: {error}", hint) from error
@@ -279,17 +400,22 @@ class FileSink(Sink):
         if self.options.sync == "batch":
             await self.sync(time)
 
-    def _add(self, positions: PositionFile, time: int, data: bytes) -> None:
+    def _add(self, positions: PositionFile, time: int, data: bytes, orders: Sequence[bytes] | None) -> None:
         assert self._file is not None
         assert self._checksums is not None
+        kept = self._orders if orders is not None else None
         before = self._length, self._written.copy(), self._ahead and self._ahead.copy()
         sums = self._checksums.state()
         try:
+            if kept is not None and orders is not None:
+                kept.append(self._length, orders)
             self._append(data)
             positions.note(self._position(time, self._length))
         except OSError:
             self._length, self._written, self._ahead = before
             self._checksums.restore(sums)
+            if kept is not None:
+                kept.undo()
             with contextlib.suppress(OSError):  # bytes that stay are not noted, so they do not count
                 self._file.truncate(self._length)
             raise
@@ -315,7 +441,10 @@ class FileSink(Sink):
         if ready:
             async with self._mine():
                 sums.write(ready)
-            await asyncio.gather(*(asyncio.to_thread(os.fsync, one) for one in (file.fileno(), sums.descriptor)))
+            descriptors = [file.fileno(), sums.descriptor]
+            if self._orders is not None:
+                descriptors.append(self._orders.descriptor)
+            await asyncio.gather(*(asyncio.to_thread(os.fsync, one) for one in descriptors))
         async with self._mine() as positions:
             self._durable, self._written, self._ahead = now, self._ahead, None
             positions.settle(Position(0, *now, self.context.fingerprint, self._owner, now[1], _NOTHING))
@@ -332,13 +461,21 @@ class FileSink(Sink):
         except OSError as error:
             raise self._failed("closed", error) from error
         finally:
-            self._let_go()
+            self.release()
 
-    def _let_go(self) -> None:
-        file, self._file = self._file, None
+    def release(self) -> None:
+        """Close the files, without a word to later owners."""
+        self._close_parts()
         positions, self._positions = self._positions, None
+        if positions is not None:
+            with contextlib.suppress(OSError):
+                positions.close()
+
+    def _close_parts(self) -> None:
+        file, self._file = self._file, None
         sums, self._checksums = self._checksums, None
-        for held in (file, positions, sums):
+        orders, self._orders = self._orders, None
+        for held in (file, sums, orders):
             if held is not None:
                 with contextlib.suppress(OSError):  # the first error is the one reported
                     held.close()

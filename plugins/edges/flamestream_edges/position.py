@@ -113,6 +113,12 @@ class PositionFile:
         self._number = max((line.number for line in _lines(image) if line is not None), default=0)
         return positions_in(image)
 
+    def adopt(self) -> Position | None:
+        """Go on with what another object has written; return its position, None if there is none."""
+        found = self.positions()
+        self._image = self._read()
+        return found[0] if found else None
+
     def is_empty(self) -> bool:
         """Return whether nothing was ever written to it."""
         return not self._read()

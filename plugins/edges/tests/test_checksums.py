@@ -207,7 +207,7 @@ def test_checksums_hold_whatever_the_job_goes_through(tmp_path: Path, steps: lis
                 await target.aclose()
                 disk.update(kept())
             if step[0] in ("kill", "off"):
-                target._let_go()  # as the end of a process does: nothing is forced to the disk
+                target.release()  # as the end of a process does: nothing is forced to the disk
             if step[0] == "off":  # each file is as it was forced to the disk, or as it was left
                 for name, bytes_ in disk.items():
                     if name != "out.jsonl.checksums" or data.draw(st.booleans()):

@@ -185,7 +185,7 @@ def kill(path: Path, batches: Sequence[tuple[int, Sequence[Any]]], sync_after: i
             await target.write(time, payloads)
             if count == sync_after:
                 await target.sync(time)
-        target._let_go()
+        target.release()
 
     asyncio.run(run())
 
@@ -232,7 +232,7 @@ def test_batches_are_written_while_others_are_forced_to_the_disk(path: Path, mon
         assert [line["time"] for line in side(path)[2:]] == [MIN_TIME, 5]
         await target.write(9, ["c"])
         await target.write(11, ["d"])
-        target._let_go()
+        target.release()
 
     asyncio.run(run())
     shutil.copytree(path.parent, path.parent / "machine")
@@ -326,7 +326,7 @@ def test_a_side_file_that_cannot_be_written_leaves_nothing_of_the_batch(
                 await target.write(2, ["b"])
         assert path.read_text() == '"a"\n'
         await target.write(2, ["c"])
-        target._let_go()
+        target.release()
 
     asyncio.run(run())
     assert asyncio.run(deliver(sink(path, "resume"), [(3, ["d"])])) == 2

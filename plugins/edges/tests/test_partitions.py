@@ -1,0 +1,208 @@
+"""Files in partitions: cut at one time, merged in order, taken over, verified."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from flamecore.abc.sink import PartitionedSink, Sink
+from flamecore.abc.source import EdgeContext
+from flamecore.errors import ConfigError, SinkError
+from flamecore.model.batch import DerivedOrders
+from flamecore.model.meta import MIN_TIME, GlobalTime, encode_time
+from flamecore.testing.checks.partitions import PartitionedSinkTests
+from flamestream_edges.csv import CsvSink, CsvSinkOptions
+from flamestream_edges.jsonl import JsonlSink
+from flamestream_edges.outfile import FileSinkOptions
+from flamestream_edges.partitions import PartitionedFile
+
+MADE: list[Sink] = []
+"""Sinks of the test, which are released at its end: those of processes that were killed stay open until then."""
+
+
+@pytest.fixture(autouse=True)
+def released() -> Iterator[None]:
+    """Release the sinks of a test."""
+    yield
+    for sink in MADE:
+        if isinstance(sink, PartitionedFile):
+            sink.release()
+        else:
+            asyncio.run(sink.aclose())
+    MADE.clear()
+
+
+class Row(NamedTuple):
+    """A row of a table."""
+
+    number: int
+    text: str
+
+
+class TestJsonl(PartitionedSinkTests):
+    def make(self, folder: Path, *, resume: bool, fingerprint: str) -> PartitionedSink:
+        options = FileSinkOptions(path=str(folder / "out"), mode="resume" if resume else "replace")
+        return JsonlSink(options, EdgeContext("out", fingerprint=fingerprint)).partitioned()
+
+    def sequence(self, payloads: Sequence[Any]) -> bytes:
+        return JsonlSink(FileSinkOptions(path="unused"), EdgeContext("out")).encode(payloads)
+
+
+class TestCsv(PartitionedSinkTests):
+    payloads = tuple(Row(number, f'{number} "quoted", \n\n of {number}\r') for number in range(12))
+
+    def make(self, folder: Path, *, resume: bool, fingerprint: str) -> PartitionedSink:
+        options = CsvSinkOptions(path=str(folder / "out"), mode="resume" if resume else "replace")
+        return CsvSink(options, EdgeContext("out", Row, fingerprint=fingerprint)).partitioned()
+
+    def sequence(self, payloads: Sequence[Any]) -> bytes:
+        sink = CsvSink(CsvSinkOptions(path="unused"), EdgeContext("out", Row))
+        return sink.preamble() + sink.encode(payloads)
+
+
+def parts(folder: Path, **options: Any) -> PartitionedFile:
+    """Return a sink of lines in a folder, which resumes."""
+    chosen = FileSinkOptions(path=str(folder), **{"mode": "resume", **options})
+    sink = JsonlSink(chosen, EdgeContext("out", fingerprint="test")).partitioned()
+    assert isinstance(sink, PartitionedFile)
+    MADE.append(sink)
+    return sink
+
+
+async def opened(sink: PartitionedSink, workers: int) -> list[Sink]:
+    """Open a sink, divide it, and return its open partitions."""
+    await sink.open()
+    _, grant = await sink.divide(workers)
+    found = [sink.partition(worker, grant) for worker in range(workers)]
+    for partition in found:
+        await partition.open()
+        MADE.append(partition)
+    return found
+
+
+def orders_at(*times: int) -> list[bytes]:
+    return [GlobalTime(time, 1).encode() for time in times]
+
+
+def test_a_batch_is_cut_between_the_children_of_one_record(tmp_path: Path) -> None:
+    """Orders are stored as they come, derived from those of records."""
+
+    async def run() -> None:
+        first, second = await opened(parts(tmp_path / "out"), 2)
+        await first.write_ordered(4, DerivedOrders(orders_at(1, 2, 3), [2, 2, 2]), list(range(6)))
+        await second.write_ordered(3, DerivedOrders(orders_at(2), [1], 2), ["between"])
+        again = parts(tmp_path / "out")
+        assert await again.open() == 3
+        assert (await again.divide(2)).time == 3
+        assert (tmp_path / "out" / "part-00000.jsonl").read_text() == "0\n1\n2\n3\n"
+        assert b"".join(again.merged()) == b'0\n1\n2\n3\n"between"\n'
+        await again.aclose()
+
+    asyncio.run(run())
+
+
+def test_a_partition_that_was_idle_has_the_others_repeat_what_is_not_durable(tmp_path: Path) -> None:
+    async def run() -> None:
+        sink = parts(tmp_path / "out")
+        first, _ = await opened(sink, 2)
+        await first.write_ordered(6, orders_at(5), ["a"])
+        await first.sync(6)
+        await sink.write(6, [1])
+        assert b"".join(sink.merged()) == b'"a"\n'
+        again = parts(tmp_path / "out")
+        assert await again.open() == MIN_TIME
+        await again.divide(2)
+        assert b"".join(again.merged()) == b""
+        last = parts(tmp_path / "out")
+        first, _ = await opened(last, 2)
+        await first.write_ordered(6, orders_at(5), ["a"])
+        await first.sync(6)
+        await last.sync(6)
+        assert await parts(tmp_path / "out").open() == 6
+
+    asyncio.run(run())
+
+
+def test_a_machine_crash_loses_what_was_not_forced_to_the_disk(tmp_path: Path) -> None:
+    async def run() -> None:
+        sink = parts(tmp_path / "out")
+        (first,) = await opened(sink, 1)
+        await first.write_ordered(6, orders_at(5), ["a"])
+        await first.sync(6)
+        await sink.sync(6)
+        await first.write_ordered(9, orders_at(7, 8), ["b", "c"])
+        beside = tmp_path / "out" / "part-00000.jsonl.orders"
+        beside.write_bytes(beside.read_bytes()[:-3])
+        again = parts(tmp_path / "out")
+        assert await again.open() == 6
+        await again.divide(1)
+        assert b"".join(again.merged()) == b'"a"\n'
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_a_file_that_is_missing_is_not_taken_for_an_empty_one(tmp_path: Path, workers: int) -> None:
+    async def run() -> None:
+        sink = parts(tmp_path / "out")
+        first, second = await opened(sink, 2)
+        await first.write_ordered(6, orders_at(5), ["a"])
+        await second.write_ordered(7, orders_at(6), ["b"])
+        await sink.sync(7)
+        (tmp_path / "out" / "part-00001.jsonl").unlink()
+        with pytest.raises(SinkError, match=r"part-00001.jsonl is missing"):
+            await parts(tmp_path / "out").open()
+
+    asyncio.run(run())
+
+
+def test_damage_is_found_in_rows_and_in_orders(tmp_path: Path) -> None:
+    async def run() -> None:
+        sink = parts(tmp_path / "out")
+        first, second = await opened(sink, 2)
+        await first.write_ordered(6, orders_at(4, 5), ["a", "b"])
+        await second.write_ordered(7, orders_at(6), ["c"])
+        await sink.write(7, [3])
+        await sink.aclose()
+
+    asyncio.run(run())
+    sink = parts(tmp_path / "out")
+    assert [verified.damages for each in sink.stored().values() if (verified := each.verify())] == [[], []]
+    beside = tmp_path / "out" / "part-00000.jsonl.orders"
+    data = bytearray(beside.read_bytes())
+    data[-1] ^= 1
+    beside.write_bytes(data)
+    damaged, whole = (each.verify() for each in sink.stored().values())
+    assert damaged is not None
+    assert whole is not None
+    assert "has the orders" in damaged.damages[0].what
+    assert not whole.damages
+
+
+def test_rows_end_at_newlines_that_are_not_quoted() -> None:
+    sink = CsvSink(CsvSinkOptions(path="unused"), EdgeContext("out", Row))
+    rows = [sink.encode([Row(number, text)]) for number, text in enumerate(["a", "two\nlines", '"', '"\n"', ""])]
+    ends = sink.row_ends(b"".join(rows))
+    assert ends == [len(b"".join(rows[:end])) for end in range(1, 6)]
+
+
+def test_options_that_make_no_sense_in_partitions(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match='mode is "append"'):
+        parts(tmp_path / "out", mode="append")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SinkError, match="not a folder"):
+        parts(tmp_path / "file").rehearse()
+    with pytest.raises(SinkError, match="there is no folder"):
+        parts(tmp_path / "none" / "out").rehearse()
+
+
+def test_a_process_that_does_not_see_the_folder_says_so(tmp_path: Path) -> None:
+    elsewhere = parts(tmp_path / "elsewhere").partition(1, "grant")
+    with pytest.raises(SinkError, match="not where this process looks for it") as caught:
+        asyncio.run(elsewhere.open())
+    assert "one folder" in str(caught.value)
+    assert encode_time(MIN_TIME) == bytes(8)

@@ -1,0 +1,106 @@
+"""Sinks in partitions: merged, they hold what one sequence holds, whatever crashes, on any number of workers."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import flamecore as fc
+from flamecore.errors import ConfigError, OperationError
+from flamecore.testing.flows.exactly_once import assert_exactly_once
+
+LINES = [f"a b{number % 3} c{number % 5} {number}" for number in range(60)]
+STORIES = int(40 * float(os.environ.get("FLAMESTREAM_TEST_SEEDS", "1"))) or 1
+
+
+def split(line: str) -> list[str]:
+    return line.split()
+
+
+def checked(word: str) -> str:
+    if word == "41":
+        raise ValueError("no such word")
+    return word
+
+
+def word_of(word: str) -> str:
+    return word
+
+
+def counts() -> fc.Flow:
+    """Return a flow in which any worker may split a line, and words of a line are counted by several."""
+    flow = fc.Flow("counts")
+    flow.source("lines", str).rebalance().flat_map(split).key_by(word_of).count().sink("out")
+    return flow
+
+
+def failing() -> fc.Flow:
+    """Return a flow that fails at a record."""
+    flow = fc.Flow("failing")
+    flow.source("lines", str).rebalance().flat_map(split).map(checked).key_by(word_of).count().sink("out")
+    return flow
+
+
+def run(flow: fc.Flow, path: Path, workers: int, order: str, use: str = "jsonl", **settings: Any) -> None:
+    """Run a flow into a file or a folder."""
+    sink = {"sink.out.use": use, "sink.out.path": str(path), "sink.out.order": order}
+    flow.run({"lines": LINES}, workers=workers, settings={**sink, **settings})
+
+
+def merged(folder: Path, use: str = "jsonl") -> bytes:
+    """Return the output of a folder as one sequence."""
+    from click.testing import CliRunner
+
+    from flamecore.cli.commands.merge_output import command
+
+    done = CliRunner().invoke(command, [str(folder)], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout_bytes
+
+
+@pytest.mark.parametrize("use", ["jsonl", "csv"])
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_partitions_of_any_number_of_workers_hold_one_output(tmp_path: Path, workers: int, use: str) -> None:
+    run(counts(), tmp_path / "one", 1, "ordered", use)
+    run(counts(), tmp_path / "parts", workers, "partitioned", use)
+    assert merged(tmp_path / "parts") == (tmp_path / "one").read_bytes()
+    named = json.loads((tmp_path / "parts" / "manifest.json").read_text())
+    assert named["partitions"] == [f"part-{number:05d}.{use}" for number in range(workers)]
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_failed_record_ends_the_output_where_one_sequence_ends(tmp_path: Path, workers: int) -> None:
+    for path, count, order in ((tmp_path / "one", 1, "ordered"), (tmp_path / "parts", workers, "partitioned")):
+        with pytest.raises(OperationError, match="no such word"):
+            run(failing(), path, count, order)
+    found = (tmp_path / "one").read_bytes()
+    assert found
+    assert merged(tmp_path / "parts") == found
+    rows = [path.read_bytes() for path in sorted((tmp_path / "parts").glob("part-*.jsonl"))]
+    assert sum(map(len, rows)) == len(found), "what is behind the record is taken away"
+
+
+def test_crashes_lose_no_output_and_repeat_none() -> None:
+    played = assert_exactly_once(counts(), {"lines": LINES}, seeds=range(STORIES), order="partitioned")
+    assert played["kill"]
+
+
+def test_crashes_of_a_job_that_fails_at_a_record() -> None:
+    assert_exactly_once(failing(), {"lines": LINES}, seeds=range(STORIES // 4 + 1), order="partitioned")
+
+
+def test_a_sink_of_one_sequence_cannot_be_in_partitions(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="sqlite writes one sequence") as caught:
+        run(counts(), tmp_path / "out.db", 2, "partitioned", "sqlite")
+    assert "jsonl or csv" in str(caught.value)
+
+
+def test_partitions_need_the_barrier(tmp_path: Path) -> None:
+    flow = fc.Flow("lines")
+    flow.source("lines", str).sink("out")
+    with pytest.raises(ConfigError, match="the barrier is off"):
+        run(flow, tmp_path / "out", 2, "partitioned", **{"job.barrier": False})

@@ -82,7 +82,7 @@ class Failure(NamedTuple):
         cause: The exception, or why the record is malformed.
         position: Description of the record's position in its source; empty until known.
         fatal: Whether it ends the job; otherwise it is a dead letter, or dropped.
-        worker: Number of the worker.
+        worker: Number of the worker; None: it has failed behind the workers.
         at: Global time of the record, by which its front finds the position.
         declared: File and line where the flow declares the vertex.
         origin: The source of the record, for dead letters.
@@ -96,7 +96,7 @@ class Failure(NamedTuple):
     cause: Cause
     position: str = ""
     fatal: bool = True
-    worker: int = 0
+    worker: int | None = 0
     at: GlobalTime = GlobalTime(MIN_TIME)
     declared: str = ""
     origin: str = ""
@@ -123,7 +123,7 @@ class Failure(NamedTuple):
 
     def raised(self) -> FlameError:
         """Return the error that ends the job, with the user's exception as its cause."""
-        facts = {"position": self.position, "record": self.record}
+        facts = {"position": self.position, "record": self.record, "global_time": self.at}
         where = f"\n  at        {self.position}" if self.position else ""
         error: FlameError
         if self.source is not None:
@@ -136,7 +136,8 @@ class Failure(NamedTuple):
         else:
             key = f"\n  key       {self.key}" if self.key is not None else ""
             frames = "".join(f"\n    {line}" for line in self.cause.frames)
-            place = f"{self.position}, worker {self.worker}" if self.position else f"worker {self.worker}"
+            worker = "behind the workers" if self.worker is None else f"worker {self.worker}"
+            place = f"{self.position}, {worker}" if self.position else worker
             declared = f"\n  declared  {self.declared}" if self.declared else ""
             error = OperationError(
                 f"{self.vertex!r} failed: {self.reason}\n  record    {self.record}{key}"

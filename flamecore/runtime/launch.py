@@ -74,7 +74,10 @@ def job_of(spec: JobSpec) -> AnyJob:
     if not spec.embedded:
         from flamecore.runtime.cluster.job import ClusterJob
 
-        return ClusterJob(spec.reachable(), _load_version)
+        cut, behind = spec.cut()
+        job = ClusterJob(cut.reachable(), _load_version)
+        job.behind = behind
+        return job
     from flamecore.runtime.engine.job import Job
 
     return Job(

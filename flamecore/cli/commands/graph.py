@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -33,7 +32,7 @@ def command(ctx: click.Context, /, app: str, format: Format | None, output: Path
     config = read_app(app, Options(on=on))
     flow = load_app_flow(app, config)
     graph = flow.graph()
-    places = {} if on is None else places_of(graph, _ahead(config, flow))
+    places = {} if on is None else _places(config, flow, graph)
     chosen = format or _format_of(output)
     if wants_json(ctx) and output is None:
         print_json(_described(graph, places))
@@ -57,8 +56,8 @@ def _format_of(output: Path | None) -> Format:
     return endings.get(suffix, "mermaid")
 
 
-def _ahead(config: JobConfig, flow: FlowGraph) -> Mapping[str, Sequence[str]]:
-    """Return the operations that run where sources are read.
+def _places(config: JobConfig, flow: FlowGraph, graph: Graph) -> Places:
+    """Return the operations that run in each place.
 
     Raises:
         FlameError: There is no such host, or it cannot be used.
@@ -68,7 +67,7 @@ def _ahead(config: JobConfig, flow: FlowGraph) -> Mapping[str, Sequence[str]]:
     spec = resolve(config, flow)
     if not spec.has_host:
         spec.problems.raise_first()
-    return spec.ahead
+    return places_of(graph, spec.ahead, spec.behind)
 
 
 def _described(graph: Graph, places: Places) -> dict[str, object]:

@@ -103,7 +103,7 @@ class Errand:
 
     def __init__(self, told: Mapping[str, object]) -> None:
         with TemporaryDirectory(prefix="flamestream-") as spare:
-            flow = _imported(told, Path(spare))
+            flow = imported(told, Path(spare))
             graph = flow.graph()
             source = next((one for one in graph.sources if one.name == told["source"]), None)
             if source is None or not graph.prefix_of(source):
@@ -155,10 +155,14 @@ class Errand:
         self.worth = self._weighed < _ENOUGH or self._spared > 0
 
 
-def _imported(told: Mapping[str, Any], spare: Path) -> FlowGraph:
-    """Import the flow, and its modules anew.
+def imported(told: Mapping[str, Any], spare: Path) -> FlowGraph:
+    """Import the flow of an errand, and its modules anew.
 
     This process may have imported an earlier version of them.
+
+    Args:
+        told: Its `reference`, the `folder` that this is relative to, and its `code` by path.
+        spare: A folder for the code.
     """
     for path, source in told["code"].items():
         file = spare / path

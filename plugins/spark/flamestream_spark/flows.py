@@ -293,7 +293,7 @@ def run_on_spark(
     """
     chosen: dict[str, Any] = {"job.workers": workers, "deploy.on": "spark"}
     for name, source in sources.items():
-        chosen |= {f"source.{name}.use": "spark", f"source.{name}.spool": source.folder}
+        chosen |= {f"source.{name}.use": "spark", f"source.{name}.spool": source.folder, f"source.{name}.ends": True}
         chosen[f"source.{name}.order_by"] = list(source.options.order_by)
     chosen |= _written_to(outputs)
     config = make_config(from_program(chosen | dict(settings)))

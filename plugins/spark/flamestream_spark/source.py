@@ -70,6 +70,7 @@ class SparkSourceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True
             kept there until a snapshot covers them. Where Spark runs on this machine a bounded source makes a temporary
             one by default.
         keep: Whether they are kept there for good.
+        ends: Whether those who fill the spool end it, where it alone is given.
         schema: Names and types of the columns in files, as "id bigint, text string"; else Spark finds out, and for
             some formats reads everything for it.
         read: Options of the format, as Spark calls them: header = "true".
@@ -89,6 +90,7 @@ class SparkSourceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     stream: bool = False
     spool: str = ""
     keep: bool = False
+    ends: bool = False
     schema: str = ""
     read: dict[str, str] = {}
     columns: tuple[str, ...] = ()
@@ -128,7 +130,7 @@ class SparkSource(Source):
     def capabilities(self) -> SourceCapabilities:
         options = self.options
         if self._fed_elsewhere:  # what a query of another program writes is read without Spark
-            return SourceCapabilities(replayable=True, bounded=False)
+            return SourceCapabilities(replayable=True, bounded=options.ends)
         if options.stream:
             return SourceCapabilities(replayable=True, bounded=False, host=HOST)
         stable = bool(options.order_by) or (bool(options.path) and options.format in FILE_FORMATS)
@@ -143,7 +145,7 @@ class SparkSource(Source):
         It covers names and sizes of files.
         """
         options = msgspec.structs.asdict(self.options)
-        for name in ("master", "config", "spool", "keep", "prefix"):
+        for name in ("master", "config", "spool", "keep", "ends", "prefix"):
             del options[name]
         found = [[file.name, file.stat().st_size] for path in self._paths() for file in _files(Path(path))]
         return xxh3_64_hexdigest(msgspec.json.encode([options, sorted(found)]))

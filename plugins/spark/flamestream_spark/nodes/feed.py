@@ -59,6 +59,14 @@ def without_spool(config: JobConfig) -> Iterator[ConfigError]:
             )
 
 
+def remove_temporary(config: JobConfig) -> None:
+    """Remove the temporary spools of the sources."""
+    for edge in sources_of(config).values():
+        folder = Path(edge.options.get("spool", ""))
+        if folder.name.startswith(_PREFIX):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
 class Feed:
     """Fills the spools of a job's sources.
 
@@ -97,7 +105,4 @@ class Feed:
         for feeding in self._feeding:
             feeding.stop()
         self._feeding.clear()
-        for edge in sources_of(self._config).values():
-            folder = Path(edge.options.get("spool", ""))
-            if folder.name.startswith(_PREFIX):
-                shutil.rmtree(folder, ignore_errors=True)
+        remove_temporary(self._config)

@@ -32,6 +32,7 @@ from flamestream_spark.drain.held import HeldSink, Items, Piece, read_pieces
 from flamestream_spark.drain.work import SCHEMA, Work
 from flamestream_spark.nodes.feed import remove_temporary, sources_of
 from flamestream_spark.nodes.places import is_local
+from flamestream_spark.nodes.slots import counted
 from flamestream_spark.session.master import master_of
 from flamestream_spark.session.messages import gist, own_words
 from flamestream_spark.session.session import cancel_tag, name_of, session, tag_thread
@@ -39,8 +40,8 @@ from flamestream_spark.sink import SparkSink
 from flamestream_spark.storage.place import Place
 from flamestream_spark.storage.places import place_of
 
-_MOST_TASKS: Final = 256
-"""Tasks of a sink at most: enough that the last ones do not keep a cluster waiting for long."""
+_TASKS: Final = 4
+"""Tasks of a sink for each slot at most: the last one keeps the others waiting, and each takes time to start."""
 
 _BATCH: Final = 16_384
 """Outputs that go to a sink together, or more of one time."""
@@ -233,7 +234,8 @@ class Suffixes(Behind):
         pieces = sink.items.pieces
         if not pieces:
             return Outputs((), None)
-        size = -(-len(pieces) // _MOST_TASKS)
+        slots = await asyncio.to_thread(counted, self._session, 1)
+        size = -(-len(pieces) // (_TASKS * slots))
         work = Work(
             self._flow,
             str(Path.cwd()),

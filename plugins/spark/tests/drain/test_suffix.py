@@ -97,6 +97,7 @@ def tasks(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return list(found.values())
 
     monkeypatch.setattr(behind.SparkTasks, "collect", collect)
+    monkeypatch.setattr(behind, "counted", lambda *_: 2)
     monkeypatch.setattr(behind, "_place_of", lambda spec: "")
     monkeypatch.setattr(behind, "session", lambda *_: contextlib.nullcontext())
     monkeypatch.setattr(held.HeldSink, "_is_costly", lambda *_: True)

@@ -317,6 +317,7 @@ class Assignment(NamedTuple):
         locations: (address, location) of every part it may have to reach.
         code: Fingerprint of the flow's source: all nodes run the same.
         past, unread: As in the plan.
+        hosts, owners: The placement of the plan; without owners, it is the default one.
     """
 
     epoch: str
@@ -331,6 +332,8 @@ class Assignment(NamedTuple):
     code: str = ""
     past: tuple[int, ...] = ()
     unread: tuple[int, ...] = ()
+    hosts: tuple[int, ...] = ()
+    owners: tuple[int, ...] = ()
 
 
 class Opened(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from flamecore.model.graph import Graph, cycle_name
 from flamecore.model.hashing import KEY_GROUPS, key_group, owners, stable_hash
@@ -14,6 +15,33 @@ from flamecore.model.vertices import ByHash, ByKey, Vertex
 
 DEAD_LETTERS = "dead_letter"
 """Name of the rear that takes dead letters."""
+
+
+class Placement(NamedTuple):
+    """The workers of fronts and key groups. Outputs do not depend on it.
+
+    Attributes:
+        hosts: Worker of each front, in the order of their numbers. Fronts beyond them are dealt out in turn.
+        owners: Owner of each key group, for vertices without a home. The groups of a worker are consecutive, because a
+            stored part of the state names one range of them.
+    """
+
+    hosts: tuple[int, ...]
+    owners: tuple[int, ...]
+
+    def check(self, workers: int) -> None:
+        """Refuse a placement that does not fit a number of workers.
+
+        Raises:
+            ValueError: It names other workers, not all key groups have an owner, or those of one are not consecutive.
+        """
+        if not {*self.hosts, *self.owners} <= {*range(workers)}:
+            raise ValueError(f"a placement on {workers} workers names {sorted({*self.hosts, *self.owners})}")
+        if len(self.owners) != KEY_GROUPS:
+            raise ValueError(f"{len(self.owners)} of {KEY_GROUPS} key groups have an owner")
+        borders = sum(one != other for one, other in zip(self.owners, self.owners[1:], strict=False))
+        if borders >= len(set(self.owners)):
+            raise ValueError("the key groups of an owner are not consecutive")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +57,7 @@ class Plan:
         past: Numbers of the fronts that read no more, and whose marks do not count: those of earlier phases, and those
             that had nothing new.
         unread: Numbers of the fronts of which nothing was read since the job began, or went on behind its end.
+        placement: Workers of fronts and key groups, as measured; None: the default, which knows only the graph.
         workers: Number of workers.
         snapshots: Whether snapshots are taken of the state.
         segments: Segments of the graph.
@@ -43,6 +72,7 @@ class Plan:
     partitions: tuple[str, ...] = ()
     past: frozenset[int] = frozenset()
     unread: frozenset[int] = frozenset()
+    placement: Placement | None = None
     workers: int = field(init=False, repr=False, compare=False)
     snapshots: bool = field(init=False, repr=False, compare=False)
     segments: Segments = field(init=False, repr=False, compare=False)
@@ -68,7 +98,10 @@ class Plan:
         object.__setattr__(self, "homes", homes)
         if owning is None:
             owning = owning_workers(self.graph, workers, homes)
-        object.__setattr__(self, "owners", owners(workers, owning))
+        if self.placement is not None:
+            self.placement.check(workers)
+        owned = owners(workers, owning) if self.placement is None else self.placement.owners
+        object.__setattr__(self, "owners", owned)
         if len(self.fronts) >= MAX_FRONT:
             raise ValueError(f"{len(self.fronts)} fronts are more than can be numbered")
 
@@ -115,8 +148,15 @@ class Plan:
         openings = map(self.opening_of, range(self.workers))
         return (*range(1, len(self.fronts) + 1), *(number for number in openings if number is not None))
 
+    @property
+    def placed(self) -> Placement:
+        """Return where all fronts and key groups are."""
+        return Placement(tuple(map(self.host_of, range(1, len(self.fronts) + 1))), self.owners)
+
     def host_of(self, number: int) -> int:
         """Return the worker that hosts a front."""
+        if self.placement is not None and number <= len(self.placement.hosts):
+            return self.placement.hosts[number - 1]
         # The first workers first: the last ones own the key groups where not all do.
         return (number - 1) % self.workers
 

@@ -11,7 +11,7 @@ import msgspec
 
 from flamecore.abc.sink import Sink
 from flamecore.model.graph import Graph
-from flamecore.model.plan import Plan
+from flamecore.model.plan import Placement, Plan
 from flamecore.model.settings import JobSettings
 from flamecore.runtime.codec.codec import Codec
 from flamecore.runtime.engine.planning import divide_sinks, make_plan, open_sinks
@@ -53,7 +53,7 @@ class JobContext:
         self._codec = codec
         self._edges = edges
         self.deadlines = deadlines
-        self.plan = self._new_plan()
+        self.plan = self._new_plan(None)
 
     @property
     def settings(self) -> JobSettings:
@@ -65,8 +65,8 @@ class JobContext:
         """Return the graph that runs."""
         return self.spec.checked_graph
 
-    def _new_plan(self) -> Plan:
-        return make_plan(self.graph, self.spec.sources, self.settings, history=self.history)
+    def _new_plan(self, placement: Placement | None) -> Plan:
+        return make_plan(self.graph, self.spec.sources, self.settings, history=self.history, placement=placement)
 
     @property
     def fronts(self) -> tuple[tuple[str, int, str, object, bool], ...]:
@@ -94,18 +94,24 @@ class JobContext:
             history = self.history
             self.plan = replace(self.plan, start=history.start, past=history.past, unread=history.unread)
         else:  # no epoch has begun, so new fronts and phases are not stored yet
-            self.plan = self._new_plan()
+            self.plan = self._new_plan(self.plan.placement)
 
     async def rescan(self) -> None:
         """Read the starting point of another version from the store."""
         assert self.history is not None
         await self.history.scan()
-        self.plan = self._new_plan()
+        self.plan = self._new_plan(self.plan.placement)
+
+    async def move(self, placement: Placement) -> None:
+        """Set another placement for the next epoch."""
+        await self.rewind()
+        self.plan = replace(self.plan, placement=placement)
 
     async def rescale(self, workers: int) -> None:
         """Set another number of workers for the next epoch."""
         assert self.history is not None
         self.spec = self.spec.rescaled(workers)
+        self.plan = replace(self.plan, placement=None)  # it is for the former number
         self.history.workers = workers
         await self.rewind()
         settings = msgspec.structs.replace(self.plan.settings, workers=workers)

@@ -18,6 +18,7 @@ from flamecore.abc.store import Store
 from flamecore.abc.transport import Transport
 from flamecore.errors import ConfigError
 from flamecore.model.messages import Assignment, Resume
+from flamecore.model.plan import Placement
 from flamecore.runtime.codec.codec import Codec
 from flamecore.runtime.config.flow_loader import load_flow, locate
 from flamecore.runtime.config.job_spec import JobSpec
@@ -54,6 +55,7 @@ class NodeEpoch:
             past=assignment.past,
             unread=assignment.unread,
             start=assignment.start,
+            placement=Placement(assignment.hosts, assignment.owners) if assignment.owners else None,
         )
         epoch_transport, encoders = EpochTransport(context.transport, assignment.epoch), encoders_of(spec.sinks)
         self.node = Node(

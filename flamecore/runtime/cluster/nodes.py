@@ -148,6 +148,7 @@ class NodeManager:
                 code=context.code,
                 past=tuple(sorted(plan.past)),
                 unread=tuple(sorted(plan.unread)),
+                **({} if plan.placement is None else plan.placement._asdict()),
             )
             self.tell(name, assignment)
         return assigned

@@ -17,6 +17,7 @@ from flamecore.errors import FlameError, JobError
 from flamecore.model.failure import describe
 from flamecore.model.hashing import owners
 from flamecore.model.messages import Refusal, Rescale, Status, Stop, Upgrade
+from flamecore.model.plan import Placement
 from flamecore.runtime.cluster.control_plane import ENDED
 from flamecore.runtime.cluster.nodes import NodeManager, required_nodes
 from flamecore.runtime.cluster.upgrade import FlowVersion, sinks_that_stay
@@ -42,12 +43,13 @@ def _forget(importing: asyncio.Future[FlowVersion]) -> None:
 
 @dataclass(slots=True)
 class _Request:
-    """The request of a client.
+    """The request of a client, or of the job itself.
 
     Attributes:
-        client: Address of the client, which waits for the answer.
+        client: Address of the client, which waits for the answer; empty: the job moves its own parts.
         workers: The requested number of workers.
         version: The version to switch to; None: the same.
+        placement: The placement to switch to; None: that of the number of workers.
         applied: Whether the change is being made.
         former: The former version, its fingerprint, its place, and the names of its nodes; None: there is none to go
             back to.
@@ -56,6 +58,7 @@ class _Request:
     client: str
     workers: int
     version: FlowVersion | None = None
+    placement: Placement | None = None
     applied: bool = False
     former: tuple[JobSpec, str, tuple[str, str], set[str]] | None = None
 
@@ -130,11 +133,33 @@ class Reconfiguration:
         await nodes.wait_until(lambda: len(members.named("worker")) >= workers or epoch.outcome.done(), epoch, "joined")
         if epoch.outcome.done():
             return self.refuse(ENDED)
+        await self._turn(request, epoch)
+        return None
+
+    async def move(self, placement: Placement, present: Epoch) -> None:
+        """Prepare another placement on the same workers, from a snapshot that is taken now.
+
+        If anything else happens meanwhile, nothing changes.
+
+        Args:
+            placement: The placement.
+            present: The present epoch.
+        """
+        request = _Request("", self._context.settings.workers, placement=placement)
+        epoch = self._accept(request, present)
+        if epoch is None:
+            return
+        try:
+            await self._turn(request, epoch)
+        except (FlameError, FaultError, ReconfigureSignal) as error:  # the epoch has failed, and acts on it itself
+            self.refuse(str(error))
+
+    async def _turn(self, request: _Request, epoch: Epoch) -> None:
+        """End the epoch for a request, behind a snapshot."""
         # Now, so that the next epoch has little to repeat.
         await epoch.commit()
         if self._is_current(request, epoch):
             epoch.fail(ReconfigureSignal())
-        return None
 
     async def _upgrade(self, client: str, asked: Upgrade, present: Epoch | None) -> None:
         """Prepare another version of the flow.
@@ -203,10 +228,15 @@ class Reconfiguration:
         elif self._request is not None or epoch is None or epoch.outcome.done():
             text = "the job is just being changed, or ends; try again"
         if text:
-            self._nodes.answer(request.client, Refusal(text))
+            self._answer(request, Refusal(text))
             return None
         self._request = request
         return epoch
+
+    def _answer(self, request: _Request, message: Status | Refusal) -> None:
+        """Answer the client of a request, if it has one."""
+        if request.client:
+            self._nodes.answer(request.client, message)
 
     def _is_current(self, request: _Request, epoch: Epoch) -> bool:
         """Return whether a request can still be served; tell its client if not."""
@@ -267,7 +297,7 @@ class Reconfiguration:
         if request.version is not None:
             request.version.forget()
         self._nodes.dismiss_standby()
-        self._nodes.answer(request.client, Refusal(why))
+        self._answer(request, Refusal(why))
 
     # -- between two epochs ----------------------------------------------------------------------------------------
 
@@ -279,6 +309,8 @@ class Reconfiguration:
         request.applied = True
         if request.version is not None:
             return await self._apply_version(request, request.version)
+        if request.placement is not None:
+            return await self._context.move(request.placement)
         self._nodes.dismiss(self._members.named("worker")[request.workers :])
         return await self._context.rescale(request.workers)
 
@@ -333,7 +365,7 @@ class Reconfiguration:
         await context.rescan()
         self._request = None
         text = f"the new version could not start, and the job continues with the former: {error}"
-        self._nodes.answer(request.client, Refusal(text))
+        self._answer(request, Refusal(text))
 
     def commit(self) -> None:
         """Make the change final, as all nodes have loaded their state."""
@@ -356,10 +388,10 @@ class Reconfiguration:
             return False
         self._request = None
         plan: dict[str, object] = {} if request.version is None else {"plan": list(request.version.plan_lines())}
-        self._nodes.answer(request.client, Status({"workers": epoch.plan.workers, "pause_ms": pause_ms, **plan}))
+        self._answer(request, Status({"workers": epoch.plan.workers, "pause_ms": pause_ms, **plan}))
         return True
 
     def leave(self) -> None:
         """Tell the client of a request that the job ends."""
         if self._request is not None:
-            self._nodes.answer(self._request.client, Refusal(ENDED))
+            self._answer(self._request, Refusal(ENDED))

@@ -15,7 +15,7 @@ from flamecore.errors import GraphError, SinkError
 from flamecore.logs import logger
 from flamecore.model.graph import Graph
 from flamecore.model.meta import FrontId
-from flamecore.model.plan import Plan
+from flamecore.model.plan import Placement, Plan
 from flamecore.model.settings import JobSettings, StateTable
 from flamecore.model.vertices import is_local, note_declaration, user_functions, user_name
 from flamecore.runtime.config import defaults
@@ -40,6 +40,7 @@ def make_plan(
     past: Collection[int] = (),
     unread: Collection[int] | None = None,
     start: int = 0,
+    placement: Placement | None = None,
 ) -> Plan:
     """Return the plan of a job, with its fronts numbered.
 
@@ -49,6 +50,7 @@ def make_plan(
         history: History of the state to continue from, after its scan.
         past, unread: As in the plan, if another process found them.
         start: Time at which fronts start, if another process has found it.
+        placement: As in the plan.
 
     Raises:
         SourceError: A source cannot be found.
@@ -76,6 +78,7 @@ def make_plan(
         partitions=tuple(partition for _, _, partition in fronts),
         past=frozenset(past),
         unread=frozenset(range(1, len(fronts) + 1) if unread is None else unread),
+        placement=placement,
     )
 
 

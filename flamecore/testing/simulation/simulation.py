@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
 from typing import Any
@@ -34,6 +34,7 @@ from flamecore.runtime.parts.collector import Collector
 from flamecore.runtime.parts.front import Front
 from flamecore.runtime.parts.room import Room
 from flamecore.runtime.parts.worker import Worker
+from flamecore.testing.simulation.placements import drawn_placement
 from flamecore.testing.simulation.world import stopwatch
 from flamecore.testing.trace import Arrival
 
@@ -74,7 +75,8 @@ class Simulation:
         graph: The graph, checked.
         inputs: For each source, its records; or a list of lists, one for each partition, under `partitioned`.
         acker: Builds the acker strategy.
-        workers: Number of workers. How many of them own key groups is drawn.
+        workers: Number of workers. How many of them own key groups is drawn, and for half of the seeds where all
+            parts are.
         seed: Decides everything that is left to chance.
         partitioned: For each source, its records by partition (instead of in `inputs`).
         settings: Settings of the job. The number of workers and their owners are not taken from it, nor is `advance`;
@@ -137,6 +139,8 @@ class Simulation:
             check_mutation=base.check_mutation if check_mutation is None else check_mutation,
         )
         self.plan = Plan(graph, names, self.settings, unread=frozenset(range(1, len(names) + 1)))
+        if drawn.choice((False, True)):
+            self.plan = replace(self.plan, placement=drawn_placement(self.plan, drawn))
         strategy = acker(AckerPlan(workers, self.plan.segments.inbound, self.plan.tracked_fronts))
         self._loads = Random(f"loads {seed}")
         self.trackers: dict[str, Tracker] = {}

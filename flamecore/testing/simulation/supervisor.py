@@ -34,6 +34,7 @@ from flamecore.runtime.tasks.epoch_transport import EpochTransport
 from flamecore.runtime.tasks.event_loop import BackgroundTasks
 from flamecore.testing.simulation.job import Start
 from flamecore.testing.simulation.network import SimulatedTransport
+from flamecore.testing.simulation.placements import drawn_placement
 from flamecore.testing.simulation.store import SimulatedStore
 from flamecore.testing.simulation.world import Process
 
@@ -184,7 +185,12 @@ class SimulatedSupervisor:
         if fault.blob and not context.history.refuse(fault.blob):
             raise fault.error from fault
         workers, self._turned_to = self._turned_to, None
-        await (context.rewind() if workers is None else context.rescale(workers))
+        if workers is None:
+            await context.rewind()
+        elif workers == context.plan.workers:
+            await context.move(drawn_placement(context.plan, self._job.random))
+        else:
+            await context.rescale(workers)
         self._nodes = {index: each for index, each in self._nodes.items() if index < context.plan.workers}
 
     async def _halt(self) -> None:
@@ -241,7 +247,10 @@ class SimulatedSupervisor:
         self._fault(FaultError(JobError("a connection is lost")))
 
     def turn(self, workers: int) -> None:
-        """Continue with another number of workers, from a snapshot that is taken now."""
+        """Continue with another number of workers, from a snapshot that is taken now.
+
+        With the same number another placement is drawn.
+        """
         if self._epoch is not None and self._turned_to is None:
             self._start.control.start(self._turn(self._epoch, workers))
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from flamecore.errors import JobError
 from flamecore.model.messages import Refusal, Rescale, Status
 from flamecore.runtime.cluster.reconfiguration import Reconfiguration
-from flamecore.runtime.engine.epoch import ReconfigureSignal
+from flamecore.runtime.engine.epoch import FaultError, ReconfigureSignal
 
 
 class Nodes:
@@ -65,6 +66,14 @@ class Context:
 
     def __init__(self) -> None:
         self.rewound = 0
+        self.moved: list[str] = []
+
+    @property
+    def settings(self) -> Any:
+        return SimpleNamespace(workers=self.workers)
+
+    async def move(self, placement: str) -> None:
+        self.moved.append(placement)
 
     async def rescale(self, workers: int) -> None:
         self.workers = workers
@@ -119,5 +128,46 @@ def test_an_epoch_may_end_for_a_change_refused_meanwhile() -> None:
         await reconfiguration.apply()
         assert nodes.context.rewound == 1
         assert not reconfiguration.done(new_epoch(2), 200.0)
+
+    asyncio.run(run())
+
+
+def test_a_move_of_parts_ends_the_epoch_and_answers_nobody() -> None:
+    async def run() -> None:
+        nodes, epoch = Nodes(), new_epoch(2)
+        reconfiguration: Any = Reconfiguration(nodes, None)  # type: ignore[arg-type]
+        await reconfiguration.move("elsewhere", epoch)
+        assert isinstance(epoch.outcome.exception(), ReconfigureSignal)
+        await reconfiguration.apply()
+        assert nodes.context.moved == ["elsewhere"]
+        assert reconfiguration.done(new_epoch(2), 200.0)
+        assert nodes.answers == []
+
+    asyncio.run(run())
+
+
+def test_a_move_gives_way_to_a_fault_and_to_another_change() -> None:
+    async def run() -> None:
+        nodes, epoch = Nodes(), new_epoch(2)
+        reconfiguration: Any = Reconfiguration(nodes, None)  # type: ignore[arg-type]
+        asking = asyncio.create_task(reconfiguration.asked("client/a", Rescale(3), epoch))
+        await asyncio.wait_for(nodes.asked.wait(), 5)
+        await reconfiguration.move("elsewhere", epoch)
+        assert not epoch.outcome.done()
+        nodes.come.set()
+        await asking
+        await reconfiguration.move("elsewhere", epoch)
+        await reconfiguration.apply()
+        assert (nodes.context.workers, nodes.context.moved) == (3, [])
+
+        async def fail() -> None:
+            raise FaultError(JobError("worker-1 is gone"))
+
+        reconfiguration.done(new_epoch(3), 200.0)
+        faulty = new_epoch(3)
+        faulty.commit = fail
+        await reconfiguration.move("elsewhere", faulty)
+        await reconfiguration.apply()
+        assert (nodes.context.rewound, nodes.context.moved) == (1, [])
 
     asyncio.run(run())

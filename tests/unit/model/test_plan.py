@@ -8,7 +8,7 @@ import pytest
 
 import flamecore as fc
 from flamecore.model.meta import FrontId
-from flamecore.model.plan import Plan, owning_workers
+from flamecore.model.plan import Placement, Plan, owning_workers
 from flamecore.model.settings import JobSettings
 
 HOMES = [2, 0, 1, 3]
@@ -90,3 +90,30 @@ def test_the_number_of_owners_can_be_set() -> None:
     assert set(Plan(flow.graph(), fronts, JobSettings(workers=4, owners=4)).owners) == {0, 1, 2, 3}
     assert set(Plan(flow.graph(), fronts, JobSettings(workers=4, owners=1)).owners) == {3}
     assert set(Plan(flow.graph(), fronts, JobSettings(workers=2, owners=3)).owners) == {0, 1}, "there are no more"
+
+
+def test_a_placement_says_where_fronts_and_key_groups_are() -> None:
+    flow, keyed = words()
+    keyed.reduce(operator.add).sink("out")
+    fronts = tuple(FrontId("lines", number) for number in range(3))
+    owned = (2,) * 100 + (0,) * 28
+    plan = Plan(flow.graph(), fronts, JobSettings(workers=3), placement=Placement((2, 2), owned))
+    assert [plan.host_of(number) for number in (1, 2, 3)] == [2, 2, 2], "the third is dealt out as ever"
+    assert plan.owners == owned
+    assert plan.placed == Placement((2, 2, 2), owned)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "owned"),
+    [
+        ((3,), (0,) * 128),
+        ((0,), (0,) * 127 + (3,)),
+        ((0,), (0,) * 127),
+        ((0,), (0,) * 50 + (1,) * 50 + (0,) * 28),
+    ],
+)
+def test_a_placement_must_fit_the_workers(hosts: tuple[int, ...], owned: tuple[int, ...]) -> None:
+    flow, keyed = words()
+    keyed.count().sink("counts")
+    with pytest.raises(ValueError, match=r"workers names|have an owner|not consecutive"):
+        Plan(flow.graph(), (), JobSettings(workers=3), placement=Placement(hosts, owned))

@@ -26,10 +26,12 @@ from flamecore.runtime.config.read import decode_config
 from flamecore.runtime.config.resolve import resolve
 from flamecore.runtime.engine.node import Node
 from flamecore.runtime.engine.planning import make_plan
+from flamecore.runtime.parts.counters import merged
 from flamecore.runtime.state.restore import StateAccess
 from flamecore.runtime.tasks.deadlines import Deadlines
 from flamecore.runtime.tasks.epoch_transport import EpochTransport
 from flamecore.runtime.tasks.event_loop import BackgroundTasks
+from flamecore.runtime.tasks.load import WorkerLoad
 
 
 class NodeEpoch:
@@ -45,6 +47,7 @@ class NodeEpoch:
         self.assignment = assignment
         self._context = context
         self._spec = spec
+        self._loads: list[WorkerLoad] = []
         settings = msgspec.structs.replace(spec.settings, workers=assignment.total)
         fronts = [front[:3] for front in assignment.fronts]
         self.plan = make_plan(
@@ -88,6 +91,7 @@ class NodeEpoch:
         for index in self.assignment.workers:
             await node.add_worker(acker, index)
         await node.add_partitions(spec.sinks, grants)
+        self._loads = [WorkerLoad(worker_task) for worker_task in node.workers]
         node.listen()
 
     @property
@@ -97,7 +101,7 @@ class NodeEpoch:
 
     def stats(self) -> dict[str, object]:
         """Return the node's counts."""
-        return asdict(self.node.stats())
+        return asdict(merged([self.node.stats(), *(load.counts() for load in self._loads)]))
 
     async def leave(self, *, orderly: bool) -> None:
         """End the epoch; if orderly, hand over first what was sent."""

@@ -45,6 +45,7 @@ from flamecore.runtime.config.guard import blamed
 from flamecore.runtime.engine.job import relaxed_gc
 from flamecore.runtime.tasks.door import Door, anything
 from flamecore.runtime.tasks.event_loop import exit_without_waiting, run
+from flamecore.runtime.tasks.load import CLOCKS
 from flamecore.runtime.tasks.sender import Sender
 
 _REPORT_S: Final = 0.5
@@ -181,8 +182,10 @@ class NodeProcess:
             stats = self._node_epoch.stats() if self._node_epoch is not None else {}
             same_s = min(_SAME_REPORT_S, self._node_epoch.silence_s / 4) if self._node_epoch is not None else 0.0
             now = time.monotonic()
-            if {**stats, "at": 0} != told or now >= told_at + same_s:
-                told, told_at = {**stats, "at": 0}, now
+            # Without the clocks of workers, which run while nothing happens.
+            counts = {name: value for name, value in stats.items() if name not in CLOCKS}
+            if counts != told or now >= told_at + same_s:
+                told, told_at = counts, now
                 sender.send(CONTROL, NodeReport(self.name, stats))
 
     # -- faults ----------------------------------------------------------------------------------------------------

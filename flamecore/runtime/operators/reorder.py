@@ -15,11 +15,12 @@ wait at the barrier, or at the next operation, for a minimum time beyond everyth
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
-from itertools import compress, groupby, pairwise
+from itertools import accumulate, compress, groupby, pairwise
 from operator import itemgetter
+from random import sample
 from sys import maxsize
 from typing import Any, Final
 
@@ -184,6 +185,21 @@ class ReorderBuffer:
     def lowest(self) -> bytes | None:
         """Return the lowest waiting order, or None."""
         return self._waiting[0][0] if self._waiting else None
+
+    def sample(self, most: int) -> list[Any]:
+        """Return the payloads of some of the waiting items, drawn at random.
+
+        Args:
+            most: Most payloads.
+        """
+        pieces = [payloads for _, _, (_, alive, _, payloads) in self._waiting if alive]
+        ends = list(accumulate(map(len, pieces)))
+        count = ends[-1] if ends else 0
+        found = []
+        for drawn in sample(range(count), min(most, count)):
+            piece = bisect_right(ends, drawn)
+            found.append(pieces[piece][drawn - ends[piece]])  # counted from the end of the piece
+        return found
 
     def drain(self, known: bytes, most: int = maxsize) -> None:
         """Process items that are complete, and items that may go in early.

@@ -240,6 +240,36 @@ class NodeStats(Counters):
             "release latencies of records that the fronts admitted, by bucket of a `Histogram`", "BUCKET"
         ),
     )
+    busy_s: dict[int, float] = field(
+        default_factory=dict,
+        metadata=_counter("seconds for which that worker had work: it ran, or waited for a processor", "WORKER"),
+    )
+    cpu_s: dict[int, float] = field(
+        default_factory=dict, metadata=_counter("seconds for which that worker ran on a processor", "WORKER")
+    )
+    up_s: dict[int, float] = field(
+        default_factory=dict, metadata=_counter("seconds since that worker was made, when it reported", "WORKER")
+    )
+    run_s: dict[str, float] = field(
+        default_factory=dict,
+        metadata=_counter("seconds of the operations between that source and the first states", "SOURCE"),
+    )
+    read_s: dict[int, float] = field(
+        default_factory=dict, metadata=_counter("seconds of reading that front, if its reads never wait", "FRONT")
+    )
+    read: dict[int, int] = field(default_factory=dict, metadata=_counter("records read by that front", "FRONT"))
+    key_groups: dict[int, int] = field(
+        default_factory=dict, metadata=_counter("items of that key group in a sample of those that waited", "GROUP")
+    )
+    hot_keys: dict[int, str] = field(
+        default_factory=dict,
+        metadata=_counter(
+            "the most frequent key of that key group in the sample, of the groups with most items",
+            "GROUP",
+            merge=_any,
+            present=True,
+        ),
+    )
 
 
 @_described

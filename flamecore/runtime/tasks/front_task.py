@@ -74,7 +74,7 @@ class Reading:
         again: Whether a later run may give the unread records the same times: then outputs behind them are left to it.
     """
 
-    __slots__ = ("again", "deadline", "exhausted", "front", "limit", "policy", "reader")
+    __slots__ = ("again", "deadline", "exhausted", "front", "limit", "policy", "read", "read_s", "reader")
 
     def __init__(
         self,
@@ -90,6 +90,10 @@ class Reading:
         self.exhausted = front.ended
         self.limit = 16
         """Most records of the next batch."""
+        self.read_s = 0.0
+        """Seconds of reading. If a read may wait, they are not known: others work meanwhile."""
+        self.read = 0
+        """Number of records read."""
 
     def adapt(self, took_s: float, records: int) -> None:
         """Fit the limit to the last step, so that a costly flow does not delay others."""
@@ -116,6 +120,7 @@ class FrontTask:
         self, readings: Sequence[Reading], worker_task: WorkerTask, plan: Plan, room: Room, stop: StopSignal
     ) -> None:
         self.fronts = [reading.front for reading in readings]
+        self._readings = readings
         self._left = dict.fromkeys(readings)
         self._current = readings[0]
         self._worker_task = worker_task
@@ -130,7 +135,12 @@ class FrontTask:
 
     def counts(self) -> NodeStats:
         """Return the share of these fronts in the counters."""
-        return NodeStats(in_flight=sum(front.in_flight for front in self.fronts), held_back=self.held_back)
+        return NodeStats(
+            in_flight=sum(front.in_flight for front in self.fronts),
+            held_back=self.held_back,
+            read={reading.front.number: reading.read for reading in self._readings},
+            read_s={reading.front.number: reading.read_s for reading in self._readings},
+        )
 
     def wake(self) -> None:
         """Continue if there is room, after records were delivered or committed."""
@@ -261,6 +271,7 @@ class FrontTask:
             return 0
         if reading.reader.waits and front.waits_since is None:
             front.waits_since = monotonic()
+        begun = monotonic()
         try:
             batch = await reading.reader.read(limit if left is None else min(limit, left))
         finally:
@@ -275,6 +286,9 @@ class FrontTask:
             return 0
         if not self._given_up:
             start = monotonic()
+            if not reading.reader.waits:
+                reading.read_s += start - begun
+            reading.read += len(batch.values)
             self._worker_task.admit(front.number, batch, start, reading.policy)
             self._now = monotonic()
             reading.adapt(self._now - start, len(batch.values))

@@ -14,6 +14,7 @@ from flamecore import events
 from flamecore.cli.progress import Lines, summary
 from flamecore.runtime.parts.counters import Counters, JobStats, NodeStats, meanings, merged, summed
 
+BY_NUMBER = ("min_times", "latency", "busy_s", "cpu_s", "up_s", "read_s", "read", "key_groups")
 NAMES = [each.name for each in fields(NodeStats)]
 
 
@@ -23,9 +24,9 @@ def value(name: str, count: int) -> Any:
         return {count: f"record {count}"}
     if name == "held_by":
         return {"a": f"front {count}"}
-    return (
-        {count: count} if name in ("min_times", "latency") else {"a": count} if meanings(NodeStats)[name].key else count
-    )
+    if name == "hot_keys":
+        return {count: f"key {count}"}
+    return {count: count} if name in BY_NUMBER else {"a": count} if meanings(NodeStats)[name].key else count
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -34,7 +35,9 @@ def test_every_counter_of_a_part_is_one_of_its_node_and_survives_the_wire(name: 
     whole = getattr(merged(parts), name)
     if name == "first_failed":
         assert whole == {3: "record 3"}
-    elif name in ("min_times", "latency"):
+    elif name == "hot_keys":
+        assert whole == {3: "key 3", 4: "key 4"}
+    elif name in BY_NUMBER:
         assert whole == {3: 3, 4: 4}
     elif name in ("watermarks", "marks"):
         assert whole == {"a": 3}, "the least"
@@ -62,7 +65,8 @@ def test_what_is_under_way_ends_with_its_parts() -> None:
     full = NodeStats(**{name: value(name, 2) for name in NAMES})
     past = full.past()
     ended = {name for name in NAMES if getattr(past, name) != getattr(full, name)}
-    assert ended == {"in_flight", "held_back", "waiting", "min_times", "watermarks", "marks", "held_by", "pending"}
+    present = {"in_flight", "held_back", "waiting", "min_times", "watermarks", "marks", "held_by", "pending"}
+    assert ended == {*present, "hot_keys"}
     assert not any(getattr(past, name) for name in ended)
 
 

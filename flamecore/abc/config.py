@@ -48,6 +48,16 @@ class DeployTable(msgspec.Struct, frozen=True, kw_only=True):
     restart_window_s: Annotated[float, msgspec.Meta(gt=0)] = 60.0
 
 
+class PlacementTable(msgspec.Struct, frozen=True, kw_only=True):
+    """[placement]: the workers of fronts and key groups, in a job on several processes that keeps state.
+
+    Attributes:
+        fixed: Whether these stay where the job has put them at its start, whatever the load of each worker.
+    """
+
+    fixed: bool = False
+
+
 class RegistryTable(DriverChoice, frozen=True, kw_only=True):
     """[registry]: the record of who runs the job, and where its parts are.
 
@@ -107,6 +117,7 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True):
         dead_letter: Sink of dead letters; None: there is none.
         hooks: Names of observers, in the order in which they are called.
         deploy: Places of the parts, when there are several processes.
+        placement: Workers of fronts and key groups.
         hosts: Options of the hosts of nodes, by name, also of those that are not used.
         state: Store of the state; its `use` is None when none is kept.
         registry: Record of who runs the job.
@@ -122,6 +133,7 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True):
     dead_letter: Edge | None = None
     hooks: tuple[str, ...] = ()
     deploy: DeployTable
+    placement: PlacementTable = PlacementTable()
     hosts: Mapping[str, Mapping[str, Any]] = {}
     state: StateTable = StateTable()
     registry: RegistryTable

@@ -9,14 +9,16 @@ import click
 
 from flamecore.cli.joining import join_options, joining
 from flamecore.cli.output import json_option, print_json, wants_json
+from flamecore.cli.placement import placement_lines
 
 
 @click.command("status")
 @click.argument("address")
+@click.option("--placement", is_flag=True, help="Show how busy each worker is with what, and what would move.")
 @join_options
 @json_option
 @click.pass_context
-def command(ctx: click.Context, /, address: str, **options: Any) -> None:
+def command(ctx: click.Context, /, address: str, placement: bool, **options: Any) -> None:
     """Show a running job.
 
     The report has its nodes and what they host, key groups, homes, minimum time and counts.
@@ -26,8 +28,12 @@ def command(ctx: click.Context, /, address: str, **options: Any) -> None:
     with joining(address, name=None, role="observer", **options) as bootstrap:
         facts = asyncio.run(Client(bootstrap).look())
     if wants_json(ctx):
-        print_json(facts)
+        print_json(facts["placement"] if placement else facts)
         return
+    if placement:
+        click.echo("\n".join(placement_lines(facts["placement"])))
+        return
+    facts["placement"] = facts["placement"]["verdict"]
     facts["key_groups"] = {worker: f"{first} to {last}" for worker, (first, last) in facts["key_groups"].items()}
     for name, value in facts.items():
         if value is None or value == {}:

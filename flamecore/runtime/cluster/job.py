@@ -31,6 +31,7 @@ from flamecore.abc.transport import Transport, TransportContext
 from flamecore.errors import FlameError
 from flamecore.logs import logger
 from flamecore.model.messages import CONTROL, Begin, Halt, Join, Load, Refusal, Rescale, Status, Stop, Upgrade
+from flamecore.runtime.cluster.balancer import Balancer
 from flamecore.runtime.cluster.context import JobContext
 from flamecore.runtime.cluster.control_plane import ENDED, ControlPlane, Event, Failed, Lost, Said
 from flamecore.runtime.cluster.lease import Lease
@@ -167,11 +168,19 @@ class ClusterJob(AnyJob):
         self._nodes = NodeManager(self.id, members, context, host, sender, started_here, control_plane.events)
         self._reconfiguration = Reconfiguration(self._nodes, self._load_version)
         self._downtime = Downtime(self.id, self._reconfiguration.done)
+        balancer = Balancer(self._nodes, self._reconfiguration, self._downtime)
+        self._status.balance = balancer.described
         # The stack runs these in reverse: first the nodes end, while their last counts are still
         # heard; then the tasks that hear them; then what is left of earlier epochs.
         stack.push_async_callback(self._end_rest)
         listening, watching = control_plane.listen(sender.endpoint), control_plane.watch(self._deploy.silence_timeout_s)
-        for work in (self._act(control_plane.events), listening, watching, self._status.watch(self.stats)):
+        for work in (
+            self._act(control_plane.events),
+            listening,
+            watching,
+            self._status.watch(self.stats),
+            balancer.run(lambda: self.epoch),
+        ):
             task = asyncio.create_task(work)
             task.add_done_callback(self._task_ended)
             stack.push_async_callback(_cancelled, task)

@@ -36,6 +36,7 @@ class JobStatus:
         lease: The lease, with the job's record in the registry; None: it is not held yet.
         node: The supervisor's node, in the present epoch; None: there is none.
         snapshot: The newest snapshot of this run.
+        balance: Returns the present verdict on the placement, for people and programs.
     """
 
     def __init__(self, job: str, members: Membership) -> None:
@@ -43,6 +44,7 @@ class JobStatus:
         self.lease: Lease | None = None
         self.node: Node | None = None
         self.snapshot: Manifest | None = None
+        self.balance: Callable[[], dict[str, object]] = dict
         self._job = job
         self._members = members
         self._past: list[NodeStats] = []
@@ -88,6 +90,7 @@ class JobStatus:
             "nodes": self._members.described(),
             "key_groups": owned_ranges(context.plan.owners),
             "homes": homes_of(context.plan),
+            "placement": self.balance(),
             **state,
             **self._rates.described(stats),
             **dict(stats.rows()),
@@ -145,6 +148,8 @@ class Downtime:
     def __init__(self, job: str, changed: Callable[[Epoch, float], bool]) -> None:
         self._job, self._changed = job, changed
         self._since = 0.0  # 0: it moves
+        self.last_s: float | None = None
+        """Length of the last pause; None: there was none."""
 
     def begin(self) -> None:
         """Begin a pause, unless there is one already."""
@@ -166,6 +171,7 @@ class Downtime:
             return  # it stands still again
         since, self._since = self._since, 0.0
         took_ms = round(((time.monotonic() if epoch.first_delivery.seen else began) - since) * 1000, 1)
+        self.last_s = took_ms / 1000
         plan = epoch.plan
         if self._changed(epoch, took_ms):
             logger().info(events.JOB_TURNED, job=self._job, epoch=epoch.name, workers=plan.workers, pause_ms=took_ms)

@@ -27,7 +27,7 @@ from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
-from flamecore.abc.config import Choice, DeployTable, Edge, JobConfig, SinkEdge
+from flamecore.abc.config import Choice, DeployTable, Edge, JobConfig, PlacementTable, SinkEdge
 from flamecore.errors import ConfigError
 from flamecore.model.settings import DriverChoice, JobTable
 from flamecore.runtime.config import defaults, layers
@@ -145,6 +145,7 @@ class _Reading:
             dead_letter=self._driver("dead_letter", Edge) if "dead_letter" in self._table else None,
             hooks=self._struct("hooks", self._section("hooks"), _HooksTable).use,
             deploy=self._struct("deploy", self._section("deploy"), DeployTable),
+            placement=self._struct("placement", self._section("placement"), PlacementTable),
             hosts={key: self._section(key) for key in self._table if key in known and key not in SECTIONS},
             **drivers,
             folder=folder,

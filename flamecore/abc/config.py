@@ -52,10 +52,11 @@ class PlacementTable(msgspec.Struct, frozen=True, kw_only=True):
     """[placement]: the workers of fronts and key groups, in a job on several processes that keeps state.
 
     Attributes:
-        fixed: Whether these stay where the job has put them at its start, whatever the load of each worker.
+        fixed: Whether these stay where the job has put them at its start, whatever the load of each worker. By default
+            they do: a job pauses for a move.
     """
 
-    fixed: bool = False
+    fixed: bool = True
 
 
 class RegistryTable(DriverChoice, frozen=True, kw_only=True):

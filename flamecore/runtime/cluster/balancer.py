@@ -178,7 +178,7 @@ class Balancer:
         if choice.placement == now:
             return f"no other placement is known that lowers the greatest load by {MARGIN:.0%}"
         if context.spec.config.placement.fixed:
-            return "nothing moves, as [placement] fixed = true says"
+            return "nothing moves, since [placement] fixed is true, the default; false lets parts move"
         if context.history is None:
             return "nothing moves, as the job keeps no state to go on from; configure [state]"
         if greatest < MUCH:

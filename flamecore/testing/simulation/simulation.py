@@ -8,9 +8,10 @@ seed gives another interleaving, and the same outputs.
 
 from __future__ import annotations
 
+import dataclasses
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 from typing import Any
@@ -140,7 +141,7 @@ class Simulation:
         )
         self.plan = Plan(graph, names, self.settings, unread=frozenset(range(1, len(names) + 1)))
         if drawn.choice((False, True)):
-            self.plan = replace(self.plan, placement=drawn_placement(self.plan, drawn))
+            self.plan = dataclasses.replace(self.plan, placement=drawn_placement(self.plan, drawn))
         strategy = acker(AckerPlan(workers, self.plan.segments.inbound, self.plan.tracked_fronts))
         self._loads = Random(f"loads {seed}")
         self.trackers: dict[str, Tracker] = {}

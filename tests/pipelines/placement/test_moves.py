@@ -70,6 +70,7 @@ def start(folder: Path, port: int, line_us: int, word_us: int, *more: str) -> su
         "state.use=sqlite",
         "state.path=state",
         "state.interval_s=0.2",
+        "placement.fixed=false",
         *more,
     ]
     options = [part for setting in settings for part in ("--set", setting)]

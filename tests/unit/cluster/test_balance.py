@@ -228,7 +228,7 @@ def balancer(fixed: bool = False, history: Any = "kept", last_s: float = 1.0) ->
     ("kind", "busy", "said"),
     [
         ({}, 1.0, ""),
-        ({"fixed": True}, 1.0, "fixed = true"),
+        ({"fixed": True}, 1.0, "fixed is true"),
         ({"history": None}, 1.0, "keeps no state"),
         ({}, 0.4, "no worker limits the job"),
         ({"last_s": 9.0}, 1.0, "a move takes 9.00 s, and would have saved 5.00 s"),

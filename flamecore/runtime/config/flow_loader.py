@@ -175,7 +175,8 @@ def load_flow_anew(reference: str, folder: Path) -> tuple[FlowGraph, Callable[[]
     top = path.stem if place.endswith(".py") else place.partition(".")[0]
 
     def own() -> dict[str, ModuleType]:
-        return {name: module for name, module in sys.modules.items() if lies_beside(name, module, top, beside)}
+        # A copy: the first look at the entry points imports modules, and so may other threads.
+        return {name: module for name, module in list(sys.modules.items()) if lies_beside(name, module, top, beside)}
 
     former = own()
 

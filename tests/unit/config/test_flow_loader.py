@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,6 +57,20 @@ def test_a_flow_is_loaded_from_a_folder_with_the_modules_beside_it(tmp_path: Pat
     write("some_app.py", flow(title="here"))
     assert load_flow("some_app.py", tmp_path / "jobs").name == "in folder"
     assert load_flow(str(tmp_path / "jobs" / "some_app.py")).name == "in folder"
+
+
+def test_a_fresh_process_loads_a_flow_anew(tmp_path: Path) -> None:
+    """The first look at the entry points imports modules, while those of the flow are searched for among all."""
+    (tmp_path / "app.py").write_text("import flamecore as fc\nflow = fc.Flow('f')\nflow.source('n', int).sink('out')\n")
+    program = (
+        "from pathlib import Path\n"
+        "from flamecore.runtime.config.flow_loader import load_flow_anew\n"
+        "flow, undo = load_flow_anew('app.py:flow', Path('.'))\n"
+        "undo()\n"
+        "print(flow.name)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("f\n", "")
 
 
 def test_a_module_in_a_package_is_loaded() -> None:

@@ -119,7 +119,7 @@ def tox() -> configparser.ConfigParser:
 def test_tox_has_the_versions_that_the_project_promises(tox: configparser.ConfigParser) -> None:
     prefix = "Programming Language :: Python :: 3."
     minor = [line.removeprefix(prefix) for line in PROJECT["project"]["classifiers"] if line.startswith(prefix)]
-    assert f"py3{{{','.join(minor)}}}-{{core,kit,grpc," in tox["tox"]["env_list"]
+    assert f"py3{{{','.join(minor)}}}-{{core,spark,grpc," in tox["tox"]["env_list"]
     assert f"py3{minor[0]}-{{core,kit,grpc,nats,hosts,spark}}" in tox["tox"]["labels"]
     assert [f"py3{version}-core" in tox["tox"]["labels"] for version in minor[1:-1]] == [True] * (len(minor) - 2)
     assert f"py3{minor[-1]}-{{core,kit,grpc}}" in tox["tox"]["labels"]

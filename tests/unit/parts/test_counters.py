@@ -74,7 +74,7 @@ def test_where_marks_stand_is_told_at_the_end_of_the_job() -> None:
     full = NodeStats(**{name: value(name, 2) for name in NAMES})
     last = full.at_end()
     ended = {name for name in NAMES if getattr(last, name) != getattr(full, name)}
-    assert ended == {"in_flight", "held_back", "waiting", "min_times"}
+    assert ended == {"in_flight", "held_back", "waiting", "min_times", "hot_keys"}
 
 
 def test_a_job_of_no_node_has_counted_nothing() -> None:

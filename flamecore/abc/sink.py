@@ -127,7 +127,7 @@ class Sink(ABC):
     wants_orders: ClassVar[bool] = False
     """Whether it keeps the global times of payloads: then `write_ordered` is called in the place of `write`."""
     retractions: ClassVar[bool] = False
-    """Whether its output shows which payloads retract earlier ones. A job with retractions for any other sink is
+    """True: its output shows which payloads retract earlier ones. A job with retractions for any other sink is
     refused, unless the flow declares that its readers handle them."""
 
     def __init__(self, options: Any, context: EdgeContext) -> None:

@@ -12,7 +12,7 @@ from flamecore.runtime.cluster.node_process import run_program
 
 
 def find_files(bootstrap: Mapping[str, Any]) -> None:
-    """Let `SparkFiles` find the files of the task. PySpark tells its own processes alone where they are."""
+    """Set the folder where `SparkFiles` finds the files of the task, as PySpark does in its own processes alone."""
     if folder := bootstrap.get("files"):
         from pyspark import SparkFiles
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.processes import measured
-from benchmarks.report import Spread, Table, ratios
-from benchmarks.several import NOTHING, SHORT_S, turns_per_us
-from benchmarks.sparkjobs import run_job, spark_of
+from benchmarks.report import Table
+from benchmarks.several import turns_per_us
+from benchmarks.sparkjobs import compared, run_job, spark_of
 
 MASTER: Final = "local[3]"
 COST_US: Final = 1000
@@ -37,19 +37,7 @@ def compare(*, pages: int, rounds: int) -> tuple[Table, dict[str, Any]]:
     arguments = {"pages": pages, "rounds": rounds}
     runs: list[dict[str, dict[str, Any]]] = measured("sparkprefix", arguments, what="a prefix on Spark")["runs"]
     title = f"{COST_US / 1000:g} ms for each of {pages:,} pages, one worker, Spark on {MASTER}, without start and end"
-    table = Table(title, ("where the function runs", "pages/s", f"x {_AFTER}"))
-    for name in (_AFTER, _AHEAD):
-        faster = ratios([run[name] for run in runs], [run[_AFTER] for run in runs], "rate")
-        if any(run[name]["outputs"] != run[_AFTER]["outputs"] for run in runs):
-            table.fail(name, "outputs are not those of the worker alone")
-            continue
-        if any(run[each]["seconds"] < SHORT_S for run in runs for each in run):
-            table.note(NOTHING)
-            continue
-        table.add(name, Spread.of([run[name]["rate"] for run in runs]), faster)
-        if name == _AHEAD:
-            table.target(name, f"{name}: x {_AFTER}", faster, WANTED)
-    table.note("A machine with less than three cores to give cannot show more than its cores.")
+    table = compared(title, "pages", runs, (_AFTER, _AHEAD), WANTED)
     return table, {"pages": pages, "runs": runs, "targets": table.targets}
 
 

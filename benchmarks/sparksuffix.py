@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.processes import measured
-from benchmarks.report import Spread, Table, ratios
-from benchmarks.several import NOTHING, SHORT_S, turns_per_us
-from benchmarks.sparkjobs import digest, run_job, spark_of
+from benchmarks.report import Table
+from benchmarks.several import turns_per_us
+from benchmarks.sparkjobs import compared, digest, run_job, spark_of
 
 MASTER: Final = "local[3]"
 COST_US: Final = 1000
@@ -36,19 +36,7 @@ def compare(*, outputs: int, rounds: int) -> tuple[Table, dict[str, Any]]:
     title = (
         f"{COST_US / 1000:g} ms for each of {outputs:,} outputs, one worker, Spark on {MASTER}, without start and end"
     )
-    table = Table(title, ("where the function runs", "outputs/s", f"x {_WITHIN}"))
-    for name in (_WITHIN, _BEHIND):
-        faster = ratios([run[name] for run in runs], [run[_WITHIN] for run in runs], "rate")
-        if any(run[name]["digest"] != run[_WITHIN]["digest"] for run in runs):
-            table.fail(name, "outputs are not those of the worker alone")
-            continue
-        if any(run[each]["seconds"] < SHORT_S for run in runs for each in run):
-            table.note(NOTHING)
-            continue
-        table.add(name, Spread.of([run[name]["rate"] for run in runs]), faster)
-        if name == _BEHIND:
-            table.target(name, f"{name}: x {_WITHIN}", faster, WANTED)
-    table.note("A machine with less than three cores to give cannot show more than its cores.")
+    table = compared(title, "outputs", runs, (_WITHIN, _BEHIND), WANTED)
     return table, {"outputs": outputs, "runs": runs, "targets": table.targets}
 
 
@@ -67,7 +55,7 @@ def run(*, outputs: int, rounds: int) -> dict[str, Any]:
                 out = place / f"many-{number}-{behind}"
                 seconds = _timed(place / "many", out, behind=behind) - little
                 rate = outputs / seconds
-                of[name] = {"seconds": seconds, "start_s": little, "rate": rate, "digest": digest(spark, out)}
+                of[name] = {"seconds": seconds, "start_s": little, "rate": rate, "outputs": digest(spark, out)}
             if number:
                 runs.append(of)
         return {"runs": runs}

@@ -15,6 +15,7 @@ from flamecore.abc.source import Batch, Rejected
 from flamecore.model.clock import WALL_CLOCK, ClockName
 from flamecore.model.failure import Cause, Failure, shorten_repr
 from flamecore.model.meta import MIN_TIME, FrontId, GlobalTime
+from flamecore.runtime.state.journal import IDLE_MARK, LAST_MARK
 
 
 class Malformed:
@@ -199,11 +200,15 @@ class EarlierTimes:
         journal, end: As for `Front`.
     """
 
-    __slots__ = ("_end", "_times")
+    __slots__ = ("_before_end", "_end", "_times")
 
     def __init__(self, journal: Iterable[tuple[int, int]], end: int | None) -> None:
         self._times = deque(journal)
         self._end = end
+        numbers = [records for _, records in self._times]
+        # The first end counts: what came later was read by another run, and is read again by another one.
+        ended = numbers.index(LAST_MARK) if LAST_MARK in numbers else None
+        self._before_end = None if ended is None else sum(records for records in numbers[:ended] if records > 0)
 
     @property
     def first(self) -> int | None:
@@ -213,12 +218,12 @@ class EarlierTimes:
     @property
     def count(self) -> int | None:
         """Return the number of records for the first of them; None if there are none left."""
-        return abs(self._times[0][1]) if self._times else None
+        return max(self._times[0][1], 1) if self._times else None
 
     @property
-    def is_mark(self) -> bool:
-        """Return whether the first of them is the time of a mark, and of no record."""
-        return bool(self._times) and self._times[0][1] < 0
+    def is_idle(self) -> bool:
+        """Return whether the first of them is that of a mark of an idle front."""
+        return bool(self._times) and self._times[0][1] == IDLE_MARK
 
     def take(self, most: int) -> int:
         """Take the times of so many records at most; return the first."""
@@ -226,6 +231,8 @@ class EarlierTimes:
         # Fewer records than were journaled together: the rest get the rest of the times.
         if count > most:
             self._times.appendleft((first + most, count - most))
+        if count > 0 and self._before_end is not None:
+            self._before_end -= min(count, most)
         return first
 
     def left(self, next_time: int) -> int | None:
@@ -233,7 +240,7 @@ class EarlierTimes:
 
         None: it had no end.
         """
-        return None if self._end is None else max(self._end - next_time, 0)
+        return self._before_end if self._end is None else max(self._end - next_time, 0)
 
 
 class FrontClock:
@@ -278,7 +285,7 @@ class Front:
         snapshots: Whether snapshots are taken: positions are then kept until the next one.
         ended: Whether it had ended before `start`, and is not read again.
         journal: Times given earlier, as (first, number of records), in a continuing front of the wall clock. They are
-            given again to the first records it reads. With the number -1, it was idle then.
+            given again to the first records it reads. With the number `IDLE_MARK` or `LAST_MARK`: to the same mark.
         end: Time at which a continuing front of the sequence clock ended earlier.
 
     Attributes:
@@ -371,7 +378,7 @@ class Front:
     @property
     def was_idle(self) -> bool:
         """Return whether the next of its earlier times is that of a mark that it was idle."""
-        return self._earlier.is_mark
+        return self._earlier.is_idle
 
     def _stamp_mark(self) -> int:
         position = self._uncut.last

@@ -42,7 +42,7 @@ from flamecore.runtime.parts.counters import NodeStats
 from flamecore.runtime.parts.failures import Failures, FailureWays
 from flamecore.runtime.parts.front import Front, LatestTime, Malformed, merge_rejected, split
 from flamecore.runtime.parts.front_merge import merges
-from flamecore.runtime.state.journal import GivenTimes
+from flamecore.runtime.state.journal import IDLE_MARK, LAST_MARK, GivenTimes
 
 _STEP_ITEMS: Final = 65_536
 
@@ -280,8 +280,7 @@ class Worker:
         if all(waited_us >= marking.idle_us for marking in markings if marking.idle_us is not None):
             time = self._say_idle(front)
             if self.plan.snapshots:
-                # -1 and not 0, which is the end of a front in the journal.
-                self.given_times.append(GivenTimes(number, time, -1))
+                self.given_times.append(GivenTimes(number, time, IDLE_MARK))
                 self._promised[number] = front.next_time
 
     def _idle_again(self, front: Front) -> None:
@@ -344,8 +343,9 @@ class Worker:
     def _close_marks(self, front: Front, *, journaled: bool) -> None:
         """Say the last marks of a front, at a time of its own.
 
-        The time counts as that of a record at the last position, for snapshots and journals: so the marks come again,
-        at the same time, if a job goes on from before them.
+        The time counts as that of a record at the last position, for snapshots. In journals it is that of the marks: if
+        a job goes on from before them, they come again at the same time, and what the source has got since is left for
+        the next run. As a record it would get a time below which sinks hold their outputs.
         """
         markings = [marking for marking in self._markings_of(front) if marking.closes or front.number in self._unread]
         if not markings:
@@ -355,7 +355,7 @@ class Worker:
         for marking in markings:
             marking.end(encode_time(time) + front.suffix)
         if journaled and not given:
-            self.given_times.append(GivenTimes(front.number, time, 1))
+            self.given_times.append(GivenTimes(front.number, time, LAST_MARK))
             self._promised[front.number] = front.next_time
 
     def stop_front(self, number: int) -> int:

@@ -38,7 +38,7 @@ FORMAT: Final = 4
 _READ: Final = (2, 3, 4)
 """Readable formats. Format 2 names the records below by the module that they were in, and its checksums cover the data
 only: its blobs are not bound to their places. Format 4 has what marks need: the states of markings, fronts of which
-nothing was read, and the times in journals at which fronts were idle."""
+nothing was read, and the times in journals at which fronts were idle or closed."""
 _UNBOUND: Final = 2
 _SUM_BYTES: Final = 16
 _START: Final = len(MAGIC) + 1 + _SUM_BYTES

@@ -12,13 +12,19 @@ from flamecore.runtime.codec.codec import Codec
 from flamecore.runtime.codec.wire import STORED
 from flamecore.runtime.state.format import RESTORE, Binding, journal_blob, seal, unseal
 
+IDLE_MARK = -1
+"""Number of records that stands for a mark: the front was idle."""
+
+LAST_MARK = -2
+"""Number of records that stands for the last marks of a front, which has ended."""
+
 
 class Journal(NamedTuple):
     """The recorded times and ends of fronts, by number of the front.
 
     Attributes:
-        times: Given times: (first, number of records), in order; with the number -1 the front was idle then.
-        ends: The time at which a front has ended; newer records are not for this run.
+        times: Given times: (first, number of records), in order; in place of the number `IDLE_MARK` or `LAST_MARK`.
+        ends: The time at which a front of the sequence clock has ended; newer records are not for this run.
     """
 
     times: dict[int, list[tuple[int, int]]]
@@ -126,7 +132,11 @@ _codec = Codec()
 class GivenTimes(NamedTuple):
     """Times of the wall clock that a front has given, to be stored before use.
 
-    Without records: the front has ended at that time. With -1, it was idle then.
+    Attributes:
+        front: Number of the front.
+        first: The first of them.
+        records: Number of records. 0: the front of the sequence clock has ended before that time. `IDLE_MARK` or
+            `LAST_MARK`: the time is that of a mark, and of no record.
     """
 
     front: int
@@ -136,4 +146,4 @@ class GivenTimes(NamedTuple):
     @property
     def end(self) -> int:
         """Return the time after them."""
-        return self.first + abs(self.records)
+        return self.first + (1 if self.records < 0 else self.records)

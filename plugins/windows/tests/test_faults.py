@@ -131,6 +131,47 @@ def test_the_end_of_the_input_ends_all_windows_once() -> None:
     assert_exactly_once(in_a_row("close"), {"left": INPUTS["left"]}, seeds=range(8), trouble=Trouble(grows=False))
 
 
+@pytest.mark.parametrize("clock", ["sequence", "wall"])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_comes_after_an_end_that_sinks_hold_is_left_for_the_next_run(
+    tmp_path: Path, clock: str, workers: int
+) -> None:
+    """The job fails after it has delivered the end of one source, which grows before the next start."""
+
+    def flow(fails: bool) -> fc.Flow:
+        def checked(record: Record) -> Record:
+            if fails and record[1] == 1:
+                raise ValueError
+            return record
+
+        flow = fc.Flow("ends")
+        left = flow.source("left", tuple)
+        timed = w.event_time(left, lambda record: record[0], unit="us", at_end="close", name="times")
+        counts = timed.key_by(lambda record: record[1]).window(w.fixed(microseconds=1_000)).count()
+        counts.map(lambda pane: [pane.key, pane.value]).merge(left.map(list)).sink("all")
+        flow.source("right", tuple).map(checked).sink("checked")
+        return flow
+
+    records: dict[str, list[Record]] = {"left": [(1, 0), (2, 1), (3, 0)], "right": [*[(1, 0)] * 20_000, (2, 1)]}
+    settings: dict[str, Any] = {"job.clock": clock, "sink.all.use": "jsonl", "sink.all.path": str(tmp_path / "all")}
+    for name, some in records.items():
+        (tmp_path / name).write_text("".join(f"{json.dumps(record)}\n" for record in some))
+        settings |= {f"source.{name}.use": "jsonl", f"source.{name}.path": str(tmp_path / name)}
+
+    def run(fails: bool = False) -> list[str]:
+        flow(fails).run(workers=workers, state=tmp_path / "state", settings=settings)
+        return (tmp_path / "all").read_text().splitlines()
+
+    with pytest.raises(fc.OperationError):
+        run(fails=True)
+    with (tmp_path / "left").open("a") as file:
+        file.write("[5000,2]\n")
+    before = sorted(["[1,0]", "[2,1]", "[3,0]", "[0,2]", "[1,1]"])
+    assert sorted(run()) == before
+    assert sorted(run()) == sorted([*before, "[5000,2]"])
+    assert sorted(run()) == sorted([*before, "[5000,2]"])
+
+
 def test_panes_by_the_clock_come_once() -> None:
     assert_exactly_once(by_the_clock("keep"), {"left": INPUTS["left"]}, seeds=range(20))
 

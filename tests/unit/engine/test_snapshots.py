@@ -39,7 +39,15 @@ from flamecore.runtime.state.format import (
     seal,
 )
 from flamecore.runtime.state.history import History
-from flamecore.runtime.state.journal import GivenTimes, decode_journal, encode_journal, end_of, load_journal
+from flamecore.runtime.state.journal import (
+    IDLE_MARK,
+    LAST_MARK,
+    GivenTimes,
+    decode_journal,
+    encode_journal,
+    end_of,
+    load_journal,
+)
 from flamecore.runtime.state.restore import load_manifest, load_state
 from flamecore.runtime.state.writer import StateWriter
 from flamecore.runtime.tasks.deadlines import Deadlines
@@ -746,13 +754,18 @@ def test_a_journal_comes_back_in_order_from_the_start_on() -> None:
     run(body)
 
 
-def test_a_journal_holds_the_times_at_which_fronts_were_idle() -> None:
+def test_a_journal_holds_the_times_at_which_fronts_were_idle_or_closed() -> None:
     async def body() -> None:
         store, blob = Memory(None, StoreContext("job")), journal_blob(1, 0, 1)
-        given = [GivenTimes(1, 9, -1), GivenTimes(1, 12, -1), GivenTimes(1, 10, 2), GivenTimes(2, 30, -1)]
+        given = [
+            GivenTimes(1, 9, IDLE_MARK),
+            GivenTimes(1, 12, IDLE_MARK),
+            GivenTimes(1, 10, 2),
+            GivenTimes(2, 30, LAST_MARK),
+        ]
         assert await store.create(blob, encode_journal(given, blob, HERE))
         journal = await load_journal(store, resumed(blob), 11)
-        assert journal.times == {1: [(11, 1), (12, -1)], 2: [(30, -1)]}
+        assert journal.times == {1: [(11, 1), (12, IDLE_MARK)], 2: [(30, LAST_MARK)]}
         assert journal.ends == {}
         assert [each.end for each in given] == [10, 13, 12, 31]
         assert end_of(given) == 31

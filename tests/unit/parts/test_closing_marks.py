@@ -21,6 +21,7 @@ from flamecore.model.plan import Plan
 from flamecore.model.settings import JobSettings, StateTable
 from flamecore.runtime.parts.front import Front
 from flamecore.runtime.parts.worker import Worker
+from flamecore.runtime.state.journal import LAST_MARK
 
 
 @dataclass(eq=False, slots=True, repr=False)
@@ -103,7 +104,7 @@ def test_by_the_wall_clock_the_time_of_the_end_is_stored_before_it_passes() -> N
     bench.now = 2000
     assert bench.worker.end_front(1) == 2001
     assert bench.promises() == [], "nothing passes the end before its time is stored"
-    assert bench.given() == [(1, 2000, 1)]
+    assert bench.given() == [(1, 2000, LAST_MARK)]
     assert bench.promises() == [("heartbeat", 1, 2001), ("heartbeat", 1, 2001), ("end", 1)]
 
 
@@ -127,7 +128,7 @@ def test_without_snapshots_it_ends_at_once(closes: bool, end: int) -> None:
 
 
 def test_the_end_comes_again_at_the_time_that_is_stored() -> None:
-    bench = Bench("wall", journal=[(2000, 1)], position=7)
+    bench = Bench("wall", journal=[(2000, LAST_MARK)], position=7)
     bench.now = 9000
     assert bench.worker.end_front(1) == 2001
     assert bench.given() == []

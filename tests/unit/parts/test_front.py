@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from flamecore.model.clock import ClockName
 from flamecore.model.meta import FrontId, GlobalTime, Meta
 from flamecore.runtime.parts.front import Front
+from flamecore.runtime.state.journal import IDLE_MARK, LAST_MARK
 
 
 class Wall:
@@ -240,6 +241,27 @@ def test_a_front_that_had_ended_ends_there_again() -> None:
     assert front.records_left == 0
     assert kept(start=9, end=8).records_left == 0
     assert kept().records_left is None
+
+
+def test_a_front_that_had_closed_by_the_wall_clock_closes_there_again() -> None:
+    """The source has grown since; another run has read some of that."""
+    given: list[tuple[int, int]] = [(10, 2), (20, IDLE_MARK), (30, 1), (40, LAST_MARK), (50, 3)]
+    live = kept("wall", start=60, journal=given, now_us=Wall(70))
+    assert live.records_left == 3
+    assert live.stamp(["a"], 0.0) == 10
+    assert live.records_left == 2
+    assert live.stamp(["b"], 0.0) == 11
+    assert live.was_idle
+    assert live.stamp_idle() == 20
+    assert live.records_left == 1
+    assert live.stamp(["c"], 0.0) == 30
+    assert live.records_left == 0
+    assert not live.was_idle
+    assert live.promise() == 40
+    assert live.stamp_end() == 40
+    assert live.records_left == 0
+    assert kept("wall", start=60, journal=[(40, LAST_MARK)]).records_left == 0
+    assert kept("wall", start=60, journal=[(40, 2), (50, IDLE_MARK)]).records_left is None
 
 
 @given(

@@ -15,6 +15,7 @@ from flamecore.errors import PeerGoneError
 from flamecore.testing.bench.transports import Note
 from flamecore.testing.checks import transports as kit
 from flamecore.testing.laws import LawBroken
+from flamecore.testing.simulation.virtual import run_virtually
 from flamecore.toolkit.wait_queue import WaitQueue
 from flamestream_inproc import InprocEndpoint, InprocTransport, Options
 
@@ -290,6 +291,7 @@ class TestWrongTransports(WrongDrivers):
     tests = kit.TransportTests
     right = Wrong
     wrong = WRONG
+    run = staticmethod(run_virtually)
 
     def subject(self, driver: type[Wrong], folder: Path) -> kit.Setup:
         return kit.Setup(driver, limit_s=LIMIT_S)

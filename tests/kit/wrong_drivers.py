@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,12 +22,15 @@ class WrongDrivers:
         tests: The class with a test for each check, that authors of drivers inherit.
         right: The driver that all of `wrong` inherit from.
         wrong: For each wrong driver the checks that see it, and the law that each of these finds broken.
+        run: Function that runs a check to its end. In virtual time, a wait reaches its limit only where nothing else
+            can happen, however busy the machine is; in real time where files, threads or processes are waited for.
     """
 
     checks: ClassVar[Sequence[Check]]
     tests: ClassVar[type]
     right: ClassVar[type[Any]]
     wrong: ClassVar[Mapping[type[Any], Mapping[str, str]]]
+    run: ClassVar[Callable[[Coroutine[Any, Any, None]], None]] = staticmethod(asyncio.run)
 
     def subject(self, driver: type[Any], folder: Path) -> Any:
         """Return what a check is given to check a driver, with nothing left of the check before."""
@@ -39,7 +42,7 @@ class WrongDrivers:
         for check in self.checks:
             name = _short_name(check)
             try:
-                asyncio.run(_run(check, self.subject(driver, folder / name)))
+                self.run(_run(check, self.subject(driver, folder / name)))
             except LawBroken as error:
                 broken[name] = error.law
         return broken

@@ -58,8 +58,6 @@ class Plan:
             that had nothing new.
         unread: Numbers of the fronts of which nothing was read since the job began, or went on behind its end.
         placement: Workers of fronts and key groups, as measured; None: the default, which knows only the graph.
-        workers: Number of workers.
-        snapshots: Whether snapshots are taken of the state.
         segments: Segments of the graph.
         owners: Owner of each key group, for vertices without a home.
         homes: Home worker of each vertex on a cycle with keyed state, except in loops by key.
@@ -73,16 +71,12 @@ class Plan:
     past: frozenset[int] = frozenset()
     unread: frozenset[int] = frozenset()
     placement: Placement | None = None
-    workers: int = field(init=False, repr=False, compare=False)
-    snapshots: bool = field(init=False, repr=False, compare=False)
     segments: Segments = field(init=False, repr=False, compare=False)
     owners: tuple[int, ...] = field(init=False, repr=False, compare=False)
     homes: Mapping[Vertex, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         workers, owning = self.settings.workers, self.settings.owners
-        object.__setattr__(self, "workers", workers)
-        object.__setattr__(self, "snapshots", self.settings.state is not None)
         shared = owners(workers, owning)  # refuses impossible numbers
         object.__setattr__(self, "segments", Segments.number(self.graph))
         # The home of a cycle is the owner of the key group of its name. Not all owners of its keys: guesses would go
@@ -104,6 +98,16 @@ class Plan:
         object.__setattr__(self, "owners", owned)
         if len(self.fronts) >= MAX_FRONT:
             raise ValueError(f"{len(self.fronts)} fronts are more than can be numbered")
+
+    @property
+    def workers(self) -> int:
+        """Return the number of workers."""
+        return self.settings.workers
+
+    @property
+    def snapshots(self) -> bool:
+        """Return whether snapshots are taken of the state."""
+        return self.settings.state is not None
 
     def owners_of(self, vertex: Vertex) -> tuple[int, ...]:
         """Return the owner of each key group of a vertex.

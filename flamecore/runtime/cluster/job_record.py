@@ -39,15 +39,28 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     version: str = __version__
 
 
-class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The record of a job in a registry.
+class JobLease(msgspec.Struct, frozen=True, kw_only=True):
+    """The lease of a job's name.
 
     Attributes:
-        job: Its name.
+        job: Name of the job.
         incarnation: Number of its start; grows with every lease. It is stored as `epoch`, as earlier versions wrote it.
         holder: Its supervisor, for people: host and process.
         claim: A random text for each lease.
         lease_s: Seconds without a change of the record after which the supervisor is gone; 0: it has ended.
+    """
+
+    job: str
+    incarnation: int = msgspec.field(name="epoch")
+    holder: str
+    claim: str
+    lease_s: float
+
+
+class JobRecord(JobLease, frozen=True, kw_only=True):
+    """The record of a job in a registry: its lease, and where its parts are.
+
+    Attributes:
         run: The transport's name for the job (`TransportContext.job`).
         transport: Name of the transport's driver.
         control: Location of the supervisor, in the transport's words; empty before it listens.
@@ -58,11 +71,6 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
         version: The supervisor's version of flamestream.
     """
 
-    job: str
-    incarnation: int = msgspec.field(name="epoch")
-    holder: str
-    claim: str
-    lease_s: float
     run: str = ""
     transport: str = ""
     control: str = ""

@@ -24,6 +24,7 @@ from benchmarks import (
     latency,
     machine,
     memory,
+    partitioned,
     recovery,
     several,
     sparkfeed,
@@ -117,6 +118,7 @@ def measurements(sizes: Sizes, dump: Path | None) -> dict[str, Measurement]:
     found |= {
         "several": lambda: several.compare(lines=sizes.costly, rounds=few),
         "files": lambda: files.compare(words=sizes.words, rounds=few),
+        "partitioned": lambda: partitioned.compare(pages=2 * sizes.pages, rounds=few),
         "away": lambda: away.compare(lines=sizes.lines, rounds=few),
         "tracking": lambda: tracking.compare(records=sizes.tracked, bulk=10 * sizes.tracked, rounds=few),
         "latency": lambda: latency.compare(lines=sizes.lines, rounds=few),

@@ -114,7 +114,7 @@ class Run:
         try:
             while True:
                 try:
-                    _, errors = self.process.communicate(timeout=0.05)
+                    output, errors = self.process.communicate(timeout=0.05)
                     break
                 except subprocess.TimeoutExpired as error:
                     self.look()
@@ -125,5 +125,6 @@ class Run:
         text = errors.decode()
         if self.process.returncode:
             raise RunError(f"{self.flow}: exit code {self.process.returncode}\n{text[-3000:]}")
-        summary: dict[str, Any] = json.loads(text.strip().splitlines()[-1])
+        # A sink that writes to the standard output has it for itself; the summary is then on the other one.
+        summary: dict[str, Any] = json.loads((output.decode() if output else text).strip().splitlines()[-1])
         return summary

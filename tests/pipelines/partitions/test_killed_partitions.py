@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 from processes import Run
-from words import LIMIT_S, Words
+from words import LIMIT_S, TOKEN, Words, ended, free_port, wait_for
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the processes of a job in /proc")
 
@@ -88,6 +89,47 @@ def test_a_job_goes_on_with_other_numbers_of_partitions(tmp_path: Path, over: li
     rows = [path.read_bytes().count(b"\n") for path in sorted((tmp_path / "parts").glob("part-*.jsonl"))]
     assert len(rows) == 3
     assert merged(tmp_path).count(b"\n") == sum(rows) == 4 * 600
+
+
+@pytest.mark.grpc
+def test_a_job_that_writes_is_rescaled(tmp_path: Path) -> None:
+    """Key groups go to other workers, and outputs to other files, while a reader merges what is there."""
+    words, port = Words(tmp_path, ["transport.use=grpc"], lines=3000, out="parts", pause_s=0.02), free_port()
+    words.environ["FLAMESTREAM_TOKEN"] = TOKEN
+    settings: dict[str, Any] = {"transport__grpc__listen": f"127.0.0.1:{port}", "job__max_in_flight": 64, **PARTS}
+    seen = [b""]
+
+    def grows() -> bool:
+        seen.append(merged(tmp_path) if (tmp_path / "parts" / "manifest.json").exists() else b"")
+        return len(seen[-1]) > len(seen[-2])
+
+    with words.running(**settings) as run:
+        wait_for(grows, run)
+        for workers in (4, 1, 3):
+            assert rescale(port, workers)["workers"] == workers
+            wait_for(grows, run)
+            assert writing(tmp_path / "parts") == workers
+        words.hurry()
+        assert ended(run) == 0, run.said()
+    assert len(list((tmp_path / "parts").glob("part-*.jsonl"))) == 4
+    wanted = in_one_sequence(tmp_path, words)
+    assert merged(tmp_path) == wanted
+    assert all(wanted.startswith(earlier) for earlier in seen)
+
+
+def rescale(port: int, workers: int) -> dict[str, Any]:
+    """Give a running job another number of workers; return what the command tells of it."""
+    line = [sys.executable, "-m", "flamecore", "rescale", f"grpc://127.0.0.1:{port}", "--job", "words", "--json"]
+    environ = {**os.environ, "FLAMESTREAM_TOKEN": TOKEN}
+    asked = subprocess.run([*line, "-w", f"{workers}"], env=environ, capture_output=True, timeout=LIMIT_S, check=False)
+    assert asked.returncode == 0, asked.stderr.decode()
+    facts: dict[str, Any] = json.loads(asked.stdout)
+    return facts
+
+
+def writing(folder: Path) -> int:
+    """Return the number of files that workers write now."""
+    return len(json.loads((folder / "manifest.json").read_text())["writing"])
 
 
 def finish(run: Run) -> None:

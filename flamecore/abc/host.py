@@ -99,8 +99,8 @@ class Behind(ABC):
     Attributes:
         operations: Names of the operations that are done then, by name of the sink that they are before.
         items_out: Number of outputs of each of these sinks so far.
-        failed: Number of records that these operations have failed on without ending the job.
-        first_failed: The earliest of these, by its time, in words.
+        failed: Number of records that only these operations have failed on, without ending the job.
+        first_failed: The earliest of these, by its time, in words; empty if an operation on a node has failed before.
         dead_letters: Number of dead letters delivered so far; None: as the rear says.
     """
 

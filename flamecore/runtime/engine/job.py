@@ -136,7 +136,7 @@ class AnyJob(ABC):
             stats,
             items_out={**others, **behind.items_out},
             failed=stats.failed + behind.failed,
-            first_failed={**stats.first_failed, **behind.first_failed},
+            first_failed=dict(behind.first_failed or stats.first_failed),
             dead_letters=stats.dead_letters if behind.dead_letters is None else behind.dead_letters,
         )
 

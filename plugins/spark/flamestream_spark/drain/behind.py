@@ -29,6 +29,7 @@ from flamecore.runtime.parts.suffix import SuffixRun
 from flamecore.runtime.tasks.deadlines import Deadlines
 from flamestream_spark.drain.cut import CutFlow, crosses, packed_cut
 from flamestream_spark.drain.held import HeldSink, Items, Piece, read_pieces
+from flamestream_spark.drain.left_out import ListeningSink, count_others, telling
 from flamestream_spark.drain.work import SCHEMA, Work
 from flamestream_spark.nodes.feed import remove_temporary, sources_of
 from flamestream_spark.nodes.places import is_local
@@ -78,6 +79,8 @@ def suffixes_of(spec: JobSpec) -> dict[str, tuple[str, ...]]:
     promises = [source.capabilities for source in spec.sources.values()]
     if not all(promise.bounded and promise.replayable for promise in promises) or _place_of(spec) is None:
         return {}
+    if settings.on_error == "skip" and DEAD_LETTERS in spec.sinks:  # workers tell a sink of that name what they skip
+        return {}
     found = {}
     for vertex in graph.sinks:
         sink, suffix = spec.sinks.get(vertex.name), graph.suffix_of(vertex)
@@ -108,7 +111,9 @@ def cut_off(spec: JobSpec, master: str, config: Mapping[str, str]) -> tuple[JobS
     except FlameError:  # the job says so itself, or it runs as a whole
         return None
     held = {name: sink for name, sink in behind.sinks.items() if name != DEAD_LETTERS}
-    letters = behind.sinks.get(DEAD_LETTERS, spec.dead_letter)
+    if spec.settings.on_error == "skip":
+        cut = dataclasses.replace(cut, config=telling(spec.config, letters=spec.dead_letter is not None))
+    letters = spec.dead_letter if behind.failures is None else behind.failures
     return dataclasses.replace(cut, sinks={**spec.sinks, **held}, dead_letter=letters), behind
 
 
@@ -141,6 +146,7 @@ class Suffixes(Behind):
     Attributes:
         sinks: The sinks that hold what comes before the suffixes; and the one of dead letters, where a suffix may add
             some.
+        failures: The sink that hears of the records that workers leave out; None: they leave out none.
     """
 
     def __init__(
@@ -167,8 +173,12 @@ class Suffixes(Behind):
             if vertex.name in operations:
                 suffix = SuffixRun(spec.checked_graph, vertex, fronts, spec.settings)
                 self._hold(spec.sinks[vertex.name], suffix, len(operations[vertex.name]))
-        if spec.dead_letter is not None and spec.settings.on_error == DEAD_LETTERS:
+        self.failures: ListeningSink | None = None
+        if spec.settings.on_error == "skip":
+            self.failures = ListeningSink(spec.dead_letter, skips=True)
+        elif spec.settings.on_error == DEAD_LETTERS and spec.dead_letter is not None:
             self._hold(spec.dead_letter)
+            self.failures = ListeningSink(self.sinks[DEAD_LETTERS], skips=False)
 
     def _hold(self, real: Any, suffix: SuffixRun | None = None, operations: int = 0) -> None:
         name = real.context.name
@@ -203,17 +213,24 @@ class Suffixes(Behind):
             async with self._positions() as positions:
                 await self._deliver_letters(made, positions, end)
         self._count()
-        firsts = [sink.left_out.first for sink in suffixes.values() if sink.left_out.first is not None]
-        if firsts:
-            async with self._positions() as positions:
-                first = await positions.placed(min(firsts, key=lambda failure: failure.at))
-            self.first_failed = {first.at.time: f"{first.vertex!r}: {first.reason}, at {first.position}"}
+        await self._find_first()
         if end is not None:
             async with self._positions() as positions:
                 end = await positions.placed(end)
         await self._close_sinks()
         if end is not None:
             raise end.raised()
+
+    async def _find_first(self) -> None:
+        """Find the position of the first record that was left out, unless the workers have failed on it first."""
+        firsts = [sink.left_out.first for sink in self.sinks.values() if sink.left_out.first is not None]
+        order, first = min(firsts, key=itemgetter(0), default=(b"", None))
+        before = None if self.failures is None else self.failures.failed.first
+        if first is None or (before is not None and before[0] < order):
+            return
+        async with self._positions() as positions:
+            first = await positions.placed(first)
+        self.first_failed = {first.at.time: f"{first.vertex!r}: {first.reason}, at {first.position}"}
 
     @asynccontextmanager
     async def _positions(self) -> AsyncIterator[Positions]:
@@ -227,7 +244,10 @@ class Suffixes(Behind):
         counts = {name: sink.count for name, sink in self.sinks.items()}
         self.dead_letters = counts.pop(DEAD_LETTERS, None)
         self.items_out = {name: count for name, count in counts.items() if count}
-        self.failed = sum(sink.left_out.count for sink in self.sinks.values())
+        if self.failures is not None:
+            self.failed = count_others(self.failures.failed, [sink.left_out for sink in self.sinks.values()])
+            if DEAD_LETTERS not in self.sinks:
+                self.dead_letters = self.failures.count
 
     async def _run(self, name: str, sink: HeldSink) -> Outputs:
         """Have tasks run the suffix of a sink for what is held."""
@@ -254,7 +274,7 @@ class Suffixes(Behind):
                 made.append(Piece(row.file, start, length))
                 start += length
             if row.failed:
-                sink.left_out.note(row.failed, *map(self._codec.decode, map(bytes, (row.first, row.last))))
+                sink.left_out.note(self._codec.decode(bytes(row.first)), bytes(row.failed))
             if row.fatal is not None:
                 return Outputs(made, self._codec.decode(bytes(row.fatal)))
         return Outputs(made, None)

@@ -10,12 +10,11 @@ from typing import Any, ClassVar, Final, NamedTuple
 from flamecore.abc.sink import Guarantee, Sink
 from flamecore.errors import CodecError, SinkError
 from flamecore.model.batch import pack, unpack
-from flamecore.model.failure import Failure
-from flamecore.model.meta import GlobalTime
 from flamecore.runtime.codec.codec import Codec
 from flamecore.runtime.codec.wire import STORED
 from flamecore.runtime.parts.suffix import Outcome, SuffixRun
 from flamestream_spark.drain.cut import uncut
+from flamestream_spark.drain.left_out import LeftOut
 from flamestream_spark.storage.place import Place
 
 _PIECE: Final = 64
@@ -122,32 +121,6 @@ class Items:
         return read_pieces(self._place(), self.pieces, self._codec) if self.pieces else iter(())
 
 
-class LeftOut:
-    """Records that operations have failed on without ending the job.
-
-    Attributes:
-        count: Number of the records.
-        first: The failure of the first one; None: there is none.
-        last: Global time of the last one; None: there is none.
-    """
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.first: Failure | None = None
-        self.last: GlobalTime | None = None
-
-    def add(self, failures: Iterable[Failure]) -> None:
-        """Add failures, in meta order."""
-        for failure in failures:
-            self.note(1, failure, failure.at)
-
-    def note(self, count: int, first: Failure, last: GlobalTime) -> None:
-        """Add so many records, from the first to the last; the first may be the last one so far."""
-        # A record may fail several times, and its items may be in several pieces.
-        self.count += count - (first.at == self.last)
-        self.first, self.last = self.first or first, last
-
-
 class HeldSink(Sink):
     """A sink in front of another one, which holds items until the workers have ended.
 
@@ -221,9 +194,9 @@ class HeldSink(Sink):
         if self._costly:
             return None
         outcome = self._suffix.run(orders, payloads)
-        failures = [failure for _, failure in outcome.failures]
+        failures = outcome.failures
         # The position of a record is found when all is over, and it decides what of this batch counts.
-        if failures and (self._suffix.wants_letters or any(failure.fatal for failure in failures)):
+        if failures and (self._suffix.wants_letters or any(failure.fatal for _, failure in failures)):
             self._costly = True
             return None
         self.left_out.add(failures)

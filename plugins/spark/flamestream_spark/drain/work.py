@@ -25,15 +25,16 @@ from flamecore.runtime.codec.wire import STORED
 from flamecore.runtime.config.prefix import imported
 from flamecore.runtime.parts.suffix import SuffixRun
 from flamestream_spark.drain.cut import CutFlow
-from flamestream_spark.drain.held import LeftOut, Piece, read_pieces
+from flamestream_spark.drain.held import Piece, read_pieces
+from flamestream_spark.drain.left_out import LeftOut
 from flamestream_spark.storage.places import place_of
 
-SCHEMA: Final = "task bigint, file string, sizes array<bigint>, fatal binary, failed bigint, first binary, last binary"
+SCHEMA: Final = "task bigint, file string, sizes array<bigint>, fatal binary, failed binary, first binary"
 """The result of a task as a schema of Spark.
 
 It is its number; the file of its outputs, and the size of each piece in it, which is orders, outputs and dead letters;
-the first failure that ends the job, if there is one, behind which nothing counts; the number of records that were left
-out, the failure of the first of them, and the global time of the last one.
+the first failure that ends the job, if there is one, behind which nothing counts; the global times of the records that
+were left out, and the order and failure of the first of them.
 """
 
 _RESULT: Final = pa.schema(
@@ -42,9 +43,8 @@ _RESULT: Final = pa.schema(
         ("file", pa.string()),
         ("sizes", pa.list_(pa.int64())),
         ("fatal", pa.binary()),
-        ("failed", pa.int64()),
+        ("failed", pa.binary()),
         ("first", pa.binary()),
-        ("last", pa.binary()),
     ]
 )
 
@@ -97,7 +97,7 @@ class Work:
             fatal = next((failure for _, failure in failures if failure.fatal), None)
             if fatal is not None:
                 failures = [entry for entry in failures if entry[1].at < fatal.at]
-            left_out.add(failure for _, failure in failures)
+            left_out.add(failures)
             letters = failures if suffix.wants_letters else []
             data = codec.encode((pack(outcome.orders), list(outcome.payloads), letters), STORED)
             sizes.append(len(data))
@@ -107,9 +107,8 @@ class Work:
         # By a name of its own: another attempt at this task may still run, and only what the driver is told counts.
         file = f"outputs-{number:06d}-{token_hex(8)}"
         place.replace(file, bytes(out))
-        said = (fatal, left_out.first, left_out.last)
-        ended, first, last = [None if one is None else codec.encode(one) for one in said]
-        row = (number, file, sizes, ended, left_out.count, first, last)
+        ended, first = [None if one is None else codec.encode(one) for one in (fatal, left_out.first)]
+        row = (number, file, sizes, ended, bytes(left_out.times), first)
         return dict(zip(_RESULT.names, row, strict=True))
 
 

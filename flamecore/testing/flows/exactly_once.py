@@ -51,7 +51,8 @@ def assert_exactly_once(
         seeds: Each is another story.
         workers: Numbers of workers to try.
         ackers: Names of acker drivers to try.
-        trouble: The faults that may happen; default: all.
+        trouble: The faults that may happen; default: all. Sources also grow, but not if the flow closes windows at the
+            end of a source, or the watermarks of several meet: see `flamecore.testing.simulation.trouble.Trouble`.
         on_error: Treatment of records that a function of the flow fails on: they end the job, or are left out.
         order: Whether each sink is one sequence, or has a partition for each worker; partitions are merged before they
             are compared.
@@ -62,6 +63,7 @@ def assert_exactly_once(
     Raises:
         AssertionError: An output differs, is missing or too many, or the job ended as it should not. The text gives the
             first difference, the seed, and the events before.
+        GraphError: `trouble` has sources grow, and what the outputs then are is not determined.
     """
     graph = flow if isinstance(flow, Graph) else flow.graph()
     whole = {name: list(records) for name, records in inputs.items()}
@@ -100,29 +102,31 @@ class Reference:
 
     def __init__(self, graph: Graph, inputs: Mapping[str, Sequence[Any]], *, skip_failing: bool = False) -> None:
         self.graph, self.inputs, self.skip_failing = graph, inputs, skip_failing
-        self._known: dict[tuple[bool, tuple[tuple[int, ...], ...]], tuple[dict[str, list[Any]], Failed | None]] = {}
+        self._known: dict[object, tuple[dict[str, list[Any]], Failed | None]] = {}
 
     def of(
-        self, times: Mapping[str, Sequence[int]], *, wall: bool = False
+        self, times: Mapping[str, Sequence[int]], ends: Mapping[str, int] | None = None, *, wall: bool = False
     ) -> tuple[dict[str, list[Any]], Failed | None]:
         """Return the outputs, and the failure if there is one.
 
         Args:
             times: For each source, the global times of its records, as far as they were read.
+            ends: The times of the marks of their ends, as far as these are known.
             wall: Whether these are times of the wall clock.
         """
+        ends = ends or {}
         order = sorted({time for each in times.values() for time in each})
         # Only the order of times matters, except to ordered operations: these see them.
         timed = any(vertex.ordered for vertex in self.graph.vertices)
         rank = {time: time if timed else number for number, time in enumerate(order)}
         ranks = {name: tuple(rank[time] for time in each) for name, each in times.items()}
-        key = wall, tuple(ranks[source.name] for source in self.graph.sources)
+        key = wall, tuple(ranks[source.name] for source in self.graph.sources), tuple(sorted(ends.items()))
         if key not in self._known:
             inputs = {name: list(self.inputs.get(name, ()))[: len(ranks[name])] for name in ranks}
             failed = None
             try:
                 outputs = interpret(
-                    self.graph, inputs, times=ranks, skip_failing=self.skip_failing, keeps=True, wall=wall
+                    self.graph, inputs, times=ranks, skip_failing=self.skip_failing, ends=ends, keeps=True, wall=wall
                 )
             except Failed as error:
                 failed, outputs = error, error.outputs
@@ -139,7 +143,7 @@ class Reference:
         for name, times in played.times.items():
             if times != sorted(set(times)):
                 raise AssertionError(f"the times of source {name!r} do not grow: {times}")
-        wanted, failed = self.of(played.times, wall=played.clock == "wall")
+        wanted, failed = self.of(played.times, played.ends, wall=played.clock == "wall")
         if (failed is None) != (played.failed is None):
             raise AssertionError(f"the job failed with {played.failed}, the reference with {failed}")
         if failed is not None:
@@ -160,6 +164,7 @@ class Reference:
             times=played.times,
             skip_failing=self.skip_failing,
             end=MAX_TIME,
+            ends=played.ends,
             keeps=True,
             wall=True,
         )
@@ -175,6 +180,6 @@ class Reference:
         held = len(played.outputs[sink])
         if held <= len(wanted):
             return wanted
-        outputs, failed = self.of(played.times_at[sink], wall=played.clock == "wall")
+        outputs, failed = self.of(played.times_at[sink], played.ends, wall=played.clock == "wall")
         most = outputs[sink] if failed is None else [output.payload for output in failed.most[sink]]
         return most[:held] if most[: len(wanted)] == wanted else wanted

@@ -21,7 +21,6 @@ from flamecore.abc.acker import Acker, AckerPlan
 from flamecore.errors import FencedError, FlameError, OperationError
 from flamecore.model.clock import STOPWATCH, WALL_CLOCK, ClockName
 from flamecore.model.graph import Graph
-from flamecore.model.ordered import Marking
 from flamecore.model.settings import OnError
 from flamecore.runtime.codec.codec import Codec
 from flamecore.runtime.state.format import Binding, decode_epoch
@@ -47,6 +46,7 @@ class Played:
         times: For each source, the global times of its records.
         times_at: For each sink, the same as of when it got its last output.
         failed: The error of the record that ends the job, if one does.
+        ends: For each source whose end is a mark, the global time of that mark.
         runs: Number of runs.
         epochs: Number of epochs.
         log: The faults, in order.
@@ -60,6 +60,7 @@ class Played:
     times: dict[str, list[int]]
     times_at: dict[str, dict[str, list[int]]]
     failed: OperationError | None
+    ends: dict[str, int]
     runs: int
     epochs: int
     log: list[str]
@@ -128,10 +129,7 @@ class Crashes:
         self._faults = random.randint(0, self.trouble.faults) if self.trouble.kinds else 0
         self._kind, self._after, self._next_fault = self._draw()
         self._stopwatch = stopwatch(seed)
-        # The end of a source that has nothing new is a mark, where the watermarks of several meet: what is late then
-        # depends on which had ended when, and no reference knows that.
-        marked = any(isinstance(vertex, Marking) for vertex in graph.vertices)
-        self._grows = self.trouble.grows and not (marked and len(inputs) > 1)
+        self._grows = self.trouble.grows_in(graph)
         if self._grows and random.random() < 0.3:
             for records in self.job.records.values():
                 records.there = random.randint(0, len(records.records))
@@ -155,7 +153,18 @@ class Crashes:
         times = job.times(failed=self.failed is not None)
         times_at = {sink: job.times_at(sink) for sink in job.outputs}
         epochs = len(job.epochs)
-        return Played(job.outputs, times, times_at, self.failed, self.runs, epochs, self.log, self.clock, self.counts)
+        return Played(
+            outputs=job.outputs,
+            times=times,
+            times_at=times_at,
+            failed=self.failed,
+            ends=job.ends,
+            runs=self.runs,
+            epochs=epochs,
+            log=self.log,
+            clock=self.clock,
+            counts=self.counts,
+        )
 
     async def _play(self) -> None:
         follow_tasks(asyncio.get_running_loop())

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from random import Random
 from typing import Any
 
@@ -80,6 +81,7 @@ class SimulatedJob:
         self.contents = {sink.name: kind(partial(self._note, sink.name)) for sink in graph.sinks}
         self.epochs: set[int] = set()
         self._stamps: Stamps = {}
+        self._ends: dict[str, tuple[int, int]] = {}  # for each source: as in stamps, of the mark of its end
         self._noted: dict[str, Stamps] = {}  # for each sink, as they were when it got its last output
         self._passed = 0  # added to the numbers of epochs
 
@@ -125,7 +127,7 @@ class SimulatedJob:
 
     def watch(self, front: Front, epoch: int) -> None:
         """Note the times that a front gives in an epoch."""
-        stamp, name = front.stamp, front.name.source
+        stamp, stamp_end, name = front.stamp, front.stamp_end, front.name.source
         epoch += self._passed
         self.epochs.add(epoch)
 
@@ -137,7 +139,18 @@ class SimulatedJob:
                     self._stamps[name, position] = (epoch, time)
             return first
 
+        def watched_end() -> int:
+            time = stamp_end()
+            self._ends[name] = max(self._ends.get(name, (0, 0)), (epoch, time), key=itemgetter(0))
+            return time
+
         front.stamp = watched  # type: ignore[method-assign]
+        front.stamp_end = watched_end  # type: ignore[method-assign]
+
+    @property
+    def ends(self) -> dict[str, int]:
+        """Return the times of the marks that sources have ended, as far as there are any."""
+        return {name: time for name, (_, time) in self._ends.items()}
 
     @property
     def all_read(self) -> bool:

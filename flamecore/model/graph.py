@@ -346,6 +346,9 @@ class Graph:
 
     def _check_degree(self, vertex: Vertex) -> None:
         outgoing, incoming = len(self._successors[vertex]), len(self._predecessors[vertex])
+        if outgoing == 0 and isinstance(vertex, Map) and vertex.picks:  # a user has not drawn it, and may use others
+            what, hint = f"{vertex.picks} lead nowhere", "End them with .sink(name), too, besides those told apart."
+            raise GraphError(what, hint=hint, vertex=vertex.name)
         if outgoing == 0 and not isinstance(vertex, Sink):
             raise GraphError(f"{vertex!r} leads nowhere", hint="End the stream with .sink(name).", vertex=vertex.name)
         if outgoing > 1 and not isinstance(vertex, Broadcast):

@@ -226,6 +226,10 @@ class Map(Vertex):
     `shape` is the kind of result of `function`: "many" an iterable of outputs, "one" the only output, "filter" whether
     to pass on the payload itself, "inspect" nothing (the payload is passed on). With "timed" it takes the global time
     as well, and returns the only output; with "inspect_meta" it takes the meta as well, and returns nothing.
+
+    Attributes:
+        picks: Name of the outputs that it picks from those of the operation before, for errors: "the panes of 'sum'".
+            Empty unless it was drawn together with that operation.
     """
 
     kind: ClassVar[str] = "map"
@@ -234,6 +238,7 @@ class Map(Vertex):
 
     function: Callable[..., Any] = field(kw_only=True)
     shape: MapShape = "many"
+    picks: str = field(default="", kw_only=True)
 
 
 @dataclass(eq=False, slots=True, repr=False)

@@ -465,3 +465,22 @@ def test_a_wrong_argument_is_named_with_what_is_expected(case: str) -> None:
     call, text = WRONG[case]
     with pytest.raises((GraphError, TypeError), match=text):
         call()
+
+
+@pytest.mark.parametrize(
+    ("told", "what"),
+    [
+        (lambda keyed: keyed.window(MINUTE).count(), "the panes of 'count' lead nowhere"),
+        (lambda keyed: keyed.distinct(within=timedelta(minutes=1)), "the outputs of 'distinct' lead nowhere"),
+    ],
+)
+def test_items_told_apart_are_not_all_that_is_used(told: Callable[[Any], w.Told[Any, Any]], what: str) -> None:
+    flow = fc.Flow("apart")
+    timed = w.event_time(flow.source("records", tuple), lambda record: record[0])
+    outputs = told(timed.key_by(lambda record: record[1]))
+    outputs.dropped.sink("dropped")
+    with pytest.raises(GraphError, match=what) as refused:
+        flow.graph()
+    assert ".sink(name), too" in refused.value.hint
+    outputs.sink("outputs")
+    assert len(flow.graph().sinks) == 2

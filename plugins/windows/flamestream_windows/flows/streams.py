@@ -996,6 +996,9 @@ class Told(Timed[U], Generic[U, E]):
         self._elements = elements
         self._apart: dict[str, Timed[Any]] = {}
         outputs = told.filter(is_pane, name=told._flow._name(None, f"{told._vertex.name}.{word}"))
+        vertex = outputs._vertex
+        assert isinstance(vertex, Map)
+        vertex.picks = f"the {word} of {told._vertex.name!r}"
         super().__init__(outputs, STAMPED, origins, declared, retracts=retracts)
 
     @property

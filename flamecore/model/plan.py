@@ -6,6 +6,8 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from flamecore.errors import JobError
+from flamecore.model.clock import MOST_FRONTS
 from flamecore.model.graph import Graph, cycle_name
 from flamecore.model.hashing import KEY_GROUPS, key_group, owners, stable_hash
 from flamecore.model.meta import MAX_FRONT, FrontId
@@ -98,6 +100,11 @@ class Plan:
         object.__setattr__(self, "owners", owned)
         if len(self.fronts) >= MAX_FRONT:
             raise ValueError(f"{len(self.fronts)} fronts are more than can be numbered")
+        if self.settings.clock == "blocks" and len(self.fronts) > MOST_FRONTS:
+            raise JobError(
+                f'{len(self.fronts)} partitions are read, and with clock = "blocks" {MOST_FRONTS} can be',
+                hint='Set job.clock = "sequence".',
+            )
 
     @property
     def workers(self) -> int:

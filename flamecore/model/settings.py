@@ -25,7 +25,7 @@ class JobTable(msgspec.Struct, frozen=True, kw_only=True):
         workers: Number of workers.
         owners: Most workers that own key groups: they run the operations by key, and keep their state. By default all;
             half of them, rounded up, where these operations only count.
-        clock: Source of global times: a counter, or the wall clock.
+        clock: Source of global times: a counter for each front, by record or by block of records; or the wall clock.
         guarantee: `exactly_once` refuses sources and sinks that cannot keep it.
         on_error: Fate of a record that a user function fails on.
         max_failed: Most records that may be skipped or become dead letters in a run that ends well: a number, or, with

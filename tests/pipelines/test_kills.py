@@ -34,7 +34,14 @@ def transport(request: pytest.FixtureRequest) -> Iterator[tuple[str, NatsServer 
 
 @pytest.mark.parametrize(
     ("part", "clock"),
-    [("counts", "sequence"), ("counts", "wall"), ("index", "wall"), ("row", "sequence"), ("cycle", "wall")],
+    [
+        ("counts", "sequence"),
+        ("counts", "wall"),
+        ("counts", "blocks"),
+        ("index", "wall"),
+        ("row", "sequence"),
+        ("cycle", "wall"),
+    ],
 )
 def test_kills_lose_no_output_and_repeat_none(
     tmp_path: Path, transport: tuple[str, NatsServer | None], part: str, clock: str

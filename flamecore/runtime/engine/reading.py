@@ -10,7 +10,7 @@ from flamecore.model.meta import FrontId
 from flamecore.model.plan import Plan
 from flamecore.runtime.engine.part_tasks import Part
 from flamecore.runtime.parts.front import Front
-from flamecore.runtime.parts.room import Room
+from flamecore.runtime.parts.room import Room, room_of
 from flamecore.runtime.tasks.deadlines import Deadlines
 from flamecore.runtime.tasks.front_task import Ended, FrontTask, Heartbeats, Reading, StopSignal
 from flamecore.runtime.tasks.worker_task import WorkerTask
@@ -59,7 +59,7 @@ class Readers:
             source = sources[front.source]
             again = source.capabilities.replayable
             # By the wall clock a later run would give records that were left unread other times.
-            if again and plan.settings.clock == "sequence":
+            if again and plan.settings.clock != "wall":
                 self._again.add(front)
             reader = self._readers[front] = await source.open(partition, position if again else None)
             # With a limit of its own for each: one reader that hangs does not keep the others open.
@@ -123,7 +123,8 @@ class FrontTasks:
         """
         plan, fronts = self._plan, worker_task.worker.fronts
         uncommitted = None if max_uncommitted is None else self._share(max_uncommitted, len(fronts))
-        room = Room(fronts, self._share(plan.settings.max_in_flight, len(fronts)), uncommitted)
+        share = self._share(plan.settings.max_in_flight, len(fronts))
+        room = room_of(plan.settings.clock)(fronts, share, uncommitted)
         self._rooms.append(room)
         self.tasks += [FrontTask(each, worker_task, plan, room, self.stop) for each in readings]
         waits = len(plan.fronts) > 1 or plan.graph.has_timers  # a single front keeps no other waiting

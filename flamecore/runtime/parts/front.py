@@ -12,7 +12,7 @@ from itertools import repeat
 from typing import NamedTuple
 
 from flamecore.abc.source import Batch, Rejected
-from flamecore.model.clock import WALL_CLOCK, ClockName
+from flamecore.model.clock import WALL_CLOCK, BlockTimes, ClockName
 from flamecore.model.failure import Cause, Failure, shorten_repr
 from flamecore.model.meta import MIN_TIME, FrontId, GlobalTime
 from flamecore.runtime.state.journal import IDLE_MARK, LAST_MARK
@@ -235,28 +235,45 @@ class EarlierTimes:
             self._before_end -= min(count, most)
         return first
 
-    def left(self, next_time: int) -> int | None:
-        """Return the number of records from a time to its earlier end.
+    @property
+    def end(self) -> int | None:
+        """Return its earlier end; None: it had none."""
+        return self._end
 
-        None: it had no end.
-        """
-        return self._before_end if self._end is None else max(self._end - next_time, 0)
+    @property
+    def before_end(self) -> int | None:
+        """Return the number of records before the marks of its earlier end; None: there are none."""
+        return self._before_end
 
 
 class FrontClock:
     """The clock that new times of a front are taken from.
 
     Args:
-        kind, now_us: As for `Front`.
+        kind, number, now_us: As for `Front`.
         floor: Lower bound of new times.
     """
 
-    __slots__ = ("_floor", "_now_us", "is_wall")
+    __slots__ = ("_blocks", "_floor", "_now_us", "is_wall")
 
-    def __init__(self, kind: ClockName, now_us: Callable[[], int] | None, floor: int) -> None:
+    def __init__(self, kind: ClockName, number: int, now_us: Callable[[], int] | None, floor: int) -> None:
         self.is_wall = kind == "wall"
+        self._blocks = BlockTimes(number) if kind == "blocks" else None
         self._now_us = now_us or WALL_CLOCK.get()
-        self._floor = floor
+        self._floor = self.at(floor)
+
+    def at(self, time: int) -> int:
+        """Return the first time at a time or after it that a record may have."""
+        return time if self._blocks is None else self._blocks.at(time)
+
+    def left(self, time: int) -> int | None:
+        """Return the number of records from a time that have consecutive times; None: no limit."""
+        return None if self._blocks is None else self._blocks.left(time)
+
+    def between(self, start: int, end: int) -> int:
+        """Return the number of records from one time to another; 0 if that is before."""
+        count = end - start if self._blocks is None else self._blocks.number(end) - self._blocks.number(start)
+        return max(count, 0)
 
     def read(self, latest: int) -> int:
         """Return a lower bound of the next time.
@@ -275,8 +292,9 @@ class Front:
     Args:
         name: Source and partition.
         number: Its number among the job's fronts, from 1: the front part of global times.
-        clock: "sequence" counts records from `start`: a replay gives the same times. "wall" takes microseconds since
-            the epoch, so that fronts interleave by arrival.
+        clock: "sequence" counts records from `start`: a replay gives the same times. "blocks" counts them, too, and
+            fronts take turns by blocks of records. "wall" takes microseconds since the epoch, so that fronts interleave
+            by arrival.
         start: Lower bound of new times; those of `journal` may be below.
         now_us: The wall clock, in microseconds; default: `WALL_CLOCK`.
         describe: Function that formats a position.
@@ -286,7 +304,7 @@ class Front:
         ended: Whether it had ended before `start`, and is not read again.
         journal: Times given earlier, as (first, number of records), in a continuing front of the wall clock. They are
             given again to the first records it reads. With the number `IDLE_MARK` or `LAST_MARK`: to the same mark.
-        end: Time at which a continuing front of the sequence clock ended earlier.
+        end: Time at which a continuing front ended earlier, if its clock counts.
 
     Attributes:
         latest: Latest time, shared by the fronts of a worker: of two records read one after the other, the second has
@@ -313,13 +331,13 @@ class Front:
     ) -> None:
         self.name = name
         self.number = number
-        self.next_time = start
+        self._clock = FrontClock(clock, number, now_us, start)
+        self.next_time = self._clock.at(start)
         self.suffix = number.to_bytes(4, "big")
         self.latest = LatestTime()
         self.ended = ended
         self.is_idle = False
         self.waits_since: float | None = None
-        self._clock = FrontClock(clock, now_us, start)
         self._earlier = EarlierTimes(journal, end)
         self._undelivered = Undelivered(describe, original)
         self._uncut = Uncut(position, kept=snapshots)
@@ -337,18 +355,25 @@ class Front:
     @property
     def records_left(self) -> int | None:
         """Return the number of records until its earlier end; None if it has none."""
-        return self._earlier.left(self.next_time)
+        if (end := self._earlier.end) is None:
+            return self._earlier.before_end
+        return self._clock.between(self.next_time, end)
 
     @property
     def times_left(self) -> int | None:
         """Return the number of records for the next journaled times; None: no limit."""
         return self._earlier.count
 
+    @property
+    def most(self) -> int | None:
+        """Return the most records that may be stamped at once; None: no limit."""
+        return self._clock.left(self.next_time) if self._earlier.count is None else self._earlier.count
+
     def stamp(self, positions: Sequence[object], at: float) -> int:
         """Give consecutive times to as many records as positions; return the first.
 
         Args:
-            positions: Position of each record.
+            positions: Position of each record, `most` at most.
             at: Arrival of the batch, on a monotonic clock in seconds: release latency is measured from here.
         """
         count = len(positions)
@@ -396,7 +421,7 @@ class Front:
             self.next_time = self._earlier.take(count)
         first = self.next_time
         if count:
-            self.next_time = first + count
+            self.next_time = self._clock.at(first + count)
             self.latest.time = max(self.latest.time, self.next_time)
         return first
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from flamecore.model.clock import ClockName
 from flamecore.runtime.parts.front import Front
 
 _PARTS: Final = 2
@@ -104,3 +105,53 @@ class Room:
             left -= held.pop()  # it has more than its share
         self._level = max(left // len(held), 1) if held else 1
         self._changed, self._gone = False, 0
+
+
+class BlockRoom(Room):
+    """The distribution of credit among fronts that take turns by blocks.
+
+    The records of a block are not delivered before those of all blocks before it. So the front with the earliest block
+    has room first, as much as the block still needs, and then the front with the next block. A front that is further on
+    uses only credit that none before it needs: what is in flight never waits for a front without room.
+    """
+
+    def __init__(self, fronts: Mapping[int, Front], most: int, most_uncommitted: int | None = None) -> None:
+        super().__init__(fronts, max(most, 1), most_uncommitted)
+        self._levels: dict[int, int] = {}  # most records in flight of each front that has room
+        self._batch = 1  # least room with which a paused front continues, if its block needs as much
+
+    def release(self, number: int) -> None:
+        """Note that a front's read is over: it may have come to the end of its block."""
+        super().release(number)
+        self._changed = True
+
+    def _room(self, number: int, most: int) -> int:
+        front = self._fronts[number]
+        if self._changed:
+            self._deal()
+        most = min(most, front.most or most)
+        room = self._levels.get(number, 0) - front.in_flight
+        return min(room, most) if room >= min(most, self._batch) else 0
+
+    def _deal(self) -> None:
+        """Give all credit to the fronts with the earliest blocks."""
+        coming = sorted([(front.next_time, number) for number, front in self._fronts.items() if not front.ended])
+        held = sum([front.in_flight for front in self._fronts.values()]) + sum(self._reading.values())
+        left = self._most - held
+        self._levels = {}
+        if coming:
+            first = self._fronts[coming[0][1]]
+            self._batch = max((left + first.in_flight) // _PARTS, 1)
+        for _, number in coming:
+            front, reading = self._fronts[number], self._reading.get(number, 0)
+            if left <= 0:
+                break
+            part = min(left, max((front.most or left) - reading, 0))
+            self._levels[number] = front.in_flight + reading + part
+            left -= part
+        self._changed = False
+
+
+def room_of(clock: ClockName) -> type[Room]:
+    """Return the class that distributes credit among fronts of a clock."""
+    return BlockRoom if clock == "blocks" else Room

@@ -155,8 +155,9 @@ class Worker:
         self._idle_again(front)
         values, positions = batch.values, batch.positions
         times_left = front.times_left
-        if times_left is not None and len(values) + len(batch.rejected) > times_left:
-            for piece in split(batch, times_left):
+        most = front.most
+        if most is not None and len(values) + len(batch.rejected) > most:
+            for piece in split(batch, most):
                 self.admit(number, piece, at, policy)
             return
         if batch.rejected:
@@ -186,7 +187,7 @@ class Worker:
             else:
                 merge.add(number, first, values, mixed=mixed)
         # Times of the wall clock are not the same in a second run, so they are stored before an
-        # output may depend on them. Those of the sequence clock follow from positions.
+        # output may depend on them. Those of the other clocks follow from positions.
         if times_left is None and self.plan.snapshots and self.plan.settings.clock == "wall" and positions:
             # Nothing is released before the front promises the next time: until then these can be stored.
             self.given_times.append(GivenTimes(number, first, len(positions)))
@@ -315,13 +316,13 @@ class Worker:
     def end_front(self, number: int) -> int:
         """End a front; return the time below which all its items are.
 
-        If snapshots are taken, a front of the sequence clock has its end stored before the minimum time passes it: if
+        If snapshots are taken, a front whose clock counts has its end stored before the minimum time passes it: if
         the source grows until the job restarts after a fault, new records must not get times that others have passed.
         """
         front = self.fronts[number]
         self._idle_again(front)
         stored = self.plan.snapshots and not front.ended
-        if stored and self.plan.settings.clock == "sequence":
+        if stored and self.plan.settings.clock != "wall":
             self.given_times.append(GivenTimes(number, front.next_time, 0))
             self._promised[number] = front.next_time
         if not front.ended:

@@ -292,8 +292,9 @@ class History:
         """Make sure that no sink holds outputs under times that are no longer known.
 
         With the wall clock no output leaves before its time is in a journal. So a sink ahead of all stored times proves
-        that journals are lost, and its outputs would come again under other times. With the sequence clock times follow
-        from positions: repeated outputs have the times that the sink holds, and are dropped.
+        that journals are lost, and its outputs would come again under other times. With a clock that counts times
+        follow from positions: repeated outputs have the times that the sink holds, and are dropped, unless another
+        clock gave them.
 
         Args:
             delivered_up_to: For each sink the time up to which it holds its outputs.
@@ -305,7 +306,7 @@ class History:
             StoreError: The sinks cannot be recorded.
         """
         # In format 2 the time that a sink was given could be above that of all outputs.
-        if last is None or not last.run or "wall" not in (last.clock, self.clock):
+        if last is None or not last.run or (last.clock in ("", self.clock) and self.clock != "wall"):
             return
         accounted = max(self.start, last.floor, journaled)
         ahead = {name: until for name, until in sorted(delivered_up_to.items()) if until > accounted}

@@ -123,10 +123,12 @@ class FrontTask:
         self._readings = readings
         self._left = dict.fromkeys(readings)
         self._current = readings[0]
+        self._limits: dict[str, int] = {}  # by source, the limit of the last partition that was read
         self._worker_task = worker_task
         self._room = room
         self._stop = stop
         self._snapshots = plan.snapshots
+        self._late = plan.snapshots or plan.settings.clock == "blocks"
         self._given_up = False
         self.held_back = 0
         """Number of fronts, while all of them wait for credit."""
@@ -154,7 +156,7 @@ class FrontTask:
             SourceError: A partition cannot be read, or its reader does not stop.
         """
         worker_task = self._worker_task
-        if self._snapshots:  # fronts may continue from a later time than others
+        if self._late:  # fronts may begin at a later time than others, and have no room until these have gone on
             for front in self.fronts:
                 worker_task.worker.heartbeat(front.number)
             worker_task.flush()
@@ -192,6 +194,7 @@ class FrontTask:
             stopped = (self._snapshots or reading.again or self._stop.failing) and not reading.exhausted
             end = (worker_task.worker.stop_front if stopped else worker_task.worker.end_front)(number)
             ends.append(FrontEnded(number, end, stopped))
+        self._room.note()  # of what they no longer need others may read
         worker_task.flush()
         for word in ends:
             worker_task.sender.send(CONTROL, word)
@@ -237,6 +240,9 @@ class FrontTask:
                 await asyncio.sleep(0)
                 turn = self._now = monotonic()
             self._current = reading
+            # Partitions that are read one after the other need not find out each for itself.
+            if not reading.read:
+                reading.limit = self._limits.get(reading.front.name.source, reading.limit)
             if not reading.exhausted and (limit := self._room.take(reading.front.number, reading.limit)):
                 await self._read_all(reading, limit)
             if reading.exhausted:
@@ -292,6 +298,7 @@ class FrontTask:
             self._worker_task.admit(front.number, batch, start, reading.policy)
             self._now = monotonic()
             reading.adapt(self._now - start, len(batch.values))
+            self._limits[reading.front.name.source] = reading.limit
         return len(batch.values) + len(batch.rejected)
 
 

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from flamecore.abc.acker import Acker, AckerPlan
 from flamecore.flow import Flow
+from flamecore.model.clock import BLOCK, ClockName
 from flamecore.model.graph import Graph
 from flamecore.model.meta import MAX_TIME
 from flamecore.runtime.config.defaults import ACKERS
@@ -102,17 +103,21 @@ class Reference:
 
     def __init__(self, graph: Graph, inputs: Mapping[str, Sequence[Any]], *, skip_failing: bool = False) -> None:
         self.graph, self.inputs, self.skip_failing = graph, inputs, skip_failing
-        self._known: dict[object, tuple[dict[str, list[Any]], Failed | None]] = {}
+        self._known: dict[tuple[Any, ...], tuple[dict[str, list[Any]], Failed | None]] = {}
 
     def of(
-        self, times: Mapping[str, Sequence[int]], ends: Mapping[str, int] | None = None, *, wall: bool = False
+        self,
+        times: Mapping[str, Sequence[int]],
+        ends: Mapping[str, int] | None = None,
+        *,
+        clock: ClockName = "sequence",
     ) -> tuple[dict[str, list[Any]], Failed | None]:
         """Return the outputs, and the failure if there is one.
 
         Args:
             times: For each source, the global times of its records, as far as they were read.
             ends: The times of the marks of their ends, as far as these are known.
-            wall: Whether these are times of the wall clock.
+            clock: The clock that gave them.
         """
         ends = ends or {}
         order = sorted({time for each in times.values() for time in each})
@@ -120,13 +125,26 @@ class Reference:
         timed = any(vertex.ordered for vertex in self.graph.vertices)
         rank = {time: time if timed else number for number, time in enumerate(order)}
         ranks = {name: tuple(rank[time] for time in each) for name, each in times.items()}
-        key = wall, tuple(ranks[source.name] for source in self.graph.sources), tuple(sorted(ends.items()))
+        key = (
+            clock,
+            BLOCK.get(),
+            tuple(ranks[source.name] for source in self.graph.sources),
+            tuple(sorted(ends.items())),
+        )
         if key not in self._known:
             inputs = {name: list(self.inputs.get(name, ()))[: len(ranks[name])] for name in ranks}
             failed = None
             try:
                 outputs = interpret(
-                    self.graph, inputs, times=ranks, skip_failing=self.skip_failing, ends=ends, keeps=True, wall=wall
+                    self.graph,
+                    inputs,
+                    times=ranks,
+                    skip_failing=self.skip_failing,
+                    ends=ends,
+                    keeps=True,
+                    wall=clock == "wall",
+                    # Ranks are consecutive, and no block's.
+                    clock=clock if timed else "sequence",
                 )
             except Failed as error:
                 failed, outputs = error, error.outputs
@@ -140,10 +158,17 @@ class Reference:
         Raises:
             AssertionError: It differs.
         """
+        token = BLOCK.set(played.block)
+        try:
+            self._check(played)
+        finally:
+            BLOCK.reset(token)
+
+    def _check(self, played: Played) -> None:
         for name, times in played.times.items():
             if times != sorted(set(times)):
                 raise AssertionError(f"the times of source {name!r} do not grow: {times}")
-        wanted, failed = self.of(played.times, played.ends, wall=played.clock == "wall")
+        wanted, failed = self.of(played.times, played.ends, clock=played.clock)
         if (failed is None) != (played.failed is None):
             raise AssertionError(f"the job failed with {played.failed}, the reference with {failed}")
         if failed is not None:
@@ -180,6 +205,6 @@ class Reference:
         held = len(played.outputs[sink])
         if held <= len(wanted):
             return wanted
-        outputs, failed = self.of(played.times_at[sink], played.ends, wall=played.clock == "wall")
+        outputs, failed = self.of(played.times_at[sink], played.ends, clock=played.clock)
         most = outputs[sink] if failed is None else [output.payload for output in failed.most[sink]]
         return most[:held] if most[: len(wanted)] == wanted else wanted

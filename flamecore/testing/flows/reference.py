@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from flamecore.errors import GraphError, LoopKeyError, PlaceError
+from flamecore.model.clock import BlockTimes, ClockName
 from flamecore.model.expansion import expanded
 from flamecore.model.graph import Graph
 from flamecore.model.hashing import check_key, stable_hash
@@ -130,6 +131,7 @@ def interpret(
     ends: Mapping[str, int] | None = None,
     keeps: bool = False,
     wall: bool = False,
+    clock: ClockName = "sequence",
 ) -> dict[str, list[DataItem]]:
     """Run a graph on whole inputs.
 
@@ -137,13 +139,14 @@ def interpret(
         graph: The graph, as for a job.
         inputs: For each source, its records.
         workers: Number of workers; only copies to all workers depend on it.
-        times: For each source, the times of its records; default: 0, 1, 2, …
+        times: For each source, the times of its records; default: those of `clock`.
         skip_failing: Go on without records that a user function fails on.
         max_steps: Give up on a flow that has not ended after so many.
         end: The time at which all fronts have ended: no later timer is due. Default: right after the last record.
         ends: For each source, the time at which it has ended. Default: right after its last record.
         keeps: Whether the job keeps state, as far as vertices ask.
         wall: Whether times are those of the wall clock.
+        clock: The clock that counts, `sequence` or `blocks`; each source has one front.
 
     Returns:
         For each sink, its outputs in order, as the barrier has them: alive. Their traces are 0, since no other worker
@@ -161,7 +164,7 @@ def interpret(
                 hint=f"Define {type(vertex).__name__}.draw, which draws it with generic operations.",
                 vertex=vertex.name,
             )
-    interpreter = _Interpreter(drawn, workers, skip_failing, keeps, wall)
+    interpreter = _Interpreter(drawn, workers, skip_failing, keeps, wall, clock)
     for vertex, (entry, _) in spans.items():
         if isinstance(vertex.route, ByKey) and vertex.route.place is not None:
             placing, starts = graph.placing_of(vertex), graph.predecessors(vertex)
@@ -171,8 +174,11 @@ def interpret(
 
 
 class _Interpreter:
-    def __init__(self, graph: Graph, workers: int, skip_failing: bool, keeps: bool, wall: bool) -> None:
+    def __init__(
+        self, graph: Graph, workers: int, skip_failing: bool, keeps: bool, wall: bool, clock: ClockName
+    ) -> None:
         self.graph, self.workers, self.skip_failing, self.keeps, self.wall = graph, workers, skip_failing, keeps, wall
+        self.clock = clock
         self.pending: list[tuple[bytes, int, Vertex, Vertex, bool, Any]] = []
         self.pushed = 0
         self.buckets: dict[Vertex, dict[Any, list[tuple[Any, ...]]]] = {}
@@ -197,16 +203,17 @@ class _Interpreter:
         end: int | None,
         known_ends: Mapping[str, int],
     ) -> dict[str, list[DataItem]]:
-        last = -1
+        until = 0  # the time after all records, and all ends that are said
         ends: dict[Source, bytes] = {}
         empty: set[Source] = set()
         for front, source in enumerate(self.graph.sources, 1):
             records = list(inputs.get(source.name, ()))
-            stamps = times.get(source.name, range(len(records)))
+            stamps = times[source.name] if source.name in times else self.stamps(front, len(records))
             for time, payload in zip(stamps, records, strict=True):
-                last = max(last, time)
                 self.emit(source, GlobalTime(time, front).encode(), True, payload)
-            ended = known_ends.get(source.name, max(stamps, default=-1) + 1)
+            after = self.at(front, max(stamps, default=-1) + 1)
+            until = max(until, after) if records else until
+            ended = known_ends.get(source.name, after)
             ends[source] = GlobalTime(ended, front).encode()
             if not records:
                 empty.add(source)
@@ -217,12 +224,13 @@ class _Interpreter:
                     self.ordered[behind].origins[vertex] = None
                 closes = vertex.closes or (vertex.closes is None and not self.keeps)
                 if closes or source in empty:
-                    last = max(last, decode_time(ends[source]))
+                    number = self.graph.sources.index(source) + 1
+                    until = max(until, self.at(number, decode_time(ends[source]) + 1))
                     self.say(vertex, behind_record(ends[source]), CLOSING if closes else DONE)
         for model in self.models:
             model.origins.update({other: None for other in self.graph.marks_before(model.vertex) if other.ordered})
         for _ in range(max_steps):
-            if self.let_in(last + 1 if end is None else end):
+            if self.let_in(until if end is None else end):
                 continue
             if not self.pending:
                 break
@@ -240,6 +248,14 @@ class _Interpreter:
         if self.failures and not self.skip_failing:
             raise Failed(self.graph, outputs, self.failures)
         return outputs
+
+    def stamps(self, front: int, records: int) -> Sequence[int]:
+        """Return the times of the records of a front by a clock that counts."""
+        return range(records) if self.clock != "blocks" else [BlockTimes(front).time(each) for each in range(records)]
+
+    def at(self, front: int, time: int) -> int:
+        """Return the first time of a front at a time or after it."""
+        return BlockTimes(front).at(time) if self.clock == "blocks" else time
 
     def let_in(self, end: int) -> bool:
         """Run an ordered operation on an item or timer that nothing can come before.

@@ -33,7 +33,7 @@ from flamecore.runtime.config.operators import plugin_operators
 from flamecore.runtime.config.plugins import PluginRegistry
 from flamecore.runtime.parts.collector import Collector
 from flamecore.runtime.parts.front import Front
-from flamecore.runtime.parts.room import Room
+from flamecore.runtime.parts.room import room_of
 from flamecore.runtime.parts.worker import Worker
 from flamecore.testing.simulation.placements import drawn_placement
 from flamecore.testing.simulation.world import stopwatch
@@ -119,11 +119,13 @@ class Simulation:
         parts = {name: [list(records)] for name, records in inputs.items()}
         parts.update({name: [list(part) for part in split] for name, split in (partitioned or {}).items()})
         self.records: dict[int, deque[Any]] = {}
+        self.times: dict[FrontId, list[int]] = {}
         fronts: list[Front] = []
         for source in graph.sources:
             for partition, records in enumerate(parts.get(source.name, [[]])):
                 number = len(fronts) + 1
                 fronts.append(Front(FrontId(source.name, partition), number, clock=clock, now_us=self._now_us))
+                self._watch(fronts[-1])
                 self.records[number] = deque(records)
         drawn = Random(seed)
         if advance is None:
@@ -168,12 +170,11 @@ class Simulation:
         self.outputs: dict[str, list[Any]] = {name: [] for name in self.plan.rears}
         self.channels: dict[tuple[str, str], deque[Any]] = {}
         self.open_fronts = {front.number: f"worker/{self.plan.host_of(front.number)}" for front in fronts}
-        self.room = Room({front.number: front for front in fronts}, self.settings.max_in_flight)
+        self.room = room_of(clock)({front.number: front for front in fronts}, self.settings.max_in_flight)
         self.ends: dict[FrontId, int] = {}
         self.failures: dict[str, Failure] = {}
         self.sent: dict[str, int] = {}
         self._trace: list[Arrival] | None = [] if trace else None
-        self.times: dict[FrontId, list[int]] = {name: [] for name in names}
 
     def run(self, max_steps: int = 1_000_000) -> SimulatedRun:
         """Run steps until the job is done.
@@ -182,6 +183,8 @@ class Simulation:
             SimulationStuckError: It cannot get there.
             FlameError: An error of a part.
         """
+        for number, address in self.open_fronts.items() if self.settings.clock == "blocks" else ():
+            self.workers[address].heartbeat(number)
         while not self.done():
             self.steps += 1
             if self.steps > max_steps:
@@ -257,13 +260,22 @@ class Simulation:
             wanted = min(len(records), self.random.randint(1, self.burst))
             values = [records.popleft() for _ in range(self.room.take(number, wanted))]
             worker.admit(number, Batch(values, range(len(values))), self.now)
-            front = worker.fronts[number]
             self.room.release(number)
-            self.times[front.name] += range(front.next_time - len(values), front.next_time)
         else:
             del self.open_fronts[number]
             self.ends[worker.fronts[number].name] = worker.end_front(number)
         self.flush(address)
+
+    def _watch(self, front: Front) -> None:
+        """Note the times that a front gives."""
+        stamp, times = front.stamp, self.times.setdefault(front.name, [])
+
+        def watched(positions: Sequence[Any], at: float) -> int:
+            first = stamp(positions, at)
+            times.extend(range(first, first + len(positions)))
+            return first
+
+        front.stamp = watched  # type: ignore[method-assign]
 
     def _now_us(self) -> int:
         return round(self.now * 1e6)

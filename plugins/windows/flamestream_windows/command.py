@@ -66,7 +66,7 @@ def command(
     run_sample(spec, records, watch)
     found = story.keys()
     shown = _chosen(found, keys) if keys else found[:CHARTS]
-    picture = draw(story, called, shown, counts=spec.settings.clock == "sequence")
+    picture = draw(story, called, shown, counts=spec.settings.clock != "wall")
     if output is not None:
         output.write_text(picture, "utf-8")
     if wants_json(ctx):

@@ -835,6 +835,16 @@ def test_a_job_that_had_the_other_clock_is_held_to_both() -> None:
         start(other, held=10)
 
 
+@pytest.mark.parametrize(("before", "after"), [("sequence", "blocks"), ("blocks", "sequence")])
+def test_a_sink_that_is_ahead_has_not_the_times_of_another_clock(before: ClockName, after: ClockName) -> None:
+    blobs: dict[str, bytes] = {}
+    Run(blobs, clock=before).scan().begin()
+    with pytest.raises(StateBehindError):
+        Run(blobs, clock=after).scan().begin(10)
+    assert Run(blobs, clock=after).scan().begin(0).history.epoch == 2
+    assert Run(blobs, clock=after).scan().begin(10**6).history.epoch == 3
+
+
 def test_a_sink_that_is_ahead_may_be_accepted_once() -> None:
     blobs: dict[str, bytes] = {}
     wall(blobs).begin()

@@ -13,6 +13,7 @@ from flamecore.abc.source import Batch, Reader
 from flamecore.errors import SourceError
 from flamecore.model.messages import FrontEnded
 from flamecore.model.meta import FrontId
+from flamecore.model.settings import JobSettings
 from flamecore.runtime.parts.front import Front
 from flamecore.runtime.parts.room import Room
 from flamecore.runtime.tasks.front_task import FrontTask, Reading, StopSignal
@@ -76,7 +77,7 @@ def make(
         Reading(front, Numbers(size, fails_at if front.number == 2 else -1, chunk), again=True)
         for front, size in zip(fronts, sizes, strict=True)
     ]
-    plan: Any = SimpleNamespace(snapshots=False)
+    plan: Any = SimpleNamespace(snapshots=False, settings=JobSettings())
     return FrontTask(readings, hosts, plan, room, hosts.stop), hosts, room  # type: ignore[arg-type]
 
 

@@ -194,14 +194,14 @@ def check_clock(strategy: Strategy, *, clock: str) -> None:
 
     Args:
         strategy: The strategy.
-        clock: The job's clock, `wall` or `sequence`.
+        clock: The job's clock: `wall`, or one that counts.
 
     Raises:
         GraphError: The trigger looks at processing time, and the clock counts records.
     """
-    if clock == "sequence" and (timed := [each for each in walk(strategy.trigger) if each.timed]):
+    if clock != "wall" and (timed := [each for each in walk(strategy.trigger) if each.timed]):
         raise GraphError(
-            f'the trigger {timed[0]} looks at processing time, and with clock = "sequence" there is none',
+            f'the trigger {timed[0]} looks at processing time, and with clock = "{clock}" there is none',
             hint='Set clock = "wall" under [job], or use a trigger by count or watermark.',
             trigger=str(timed[0]),
         )

@@ -14,6 +14,7 @@ from decimal import Decimal
 from fractions import Fraction
 from itertools import repeat
 from numbers import Number
+from struct import Struct
 from typing import Any, Final, NamedTuple, get_origin
 from uuid import UUID
 
@@ -26,6 +27,8 @@ INT32_MAX: Final = 2**31 - 1
 # can load it.
 KEY_GROUPS: Final = 128
 """Number of key groups, the small ranges of state; a power of two, fixed for the life of a job's state."""
+
+_SIGNED: Final = Struct(">q")
 
 
 def _number(value: object) -> bytes:
@@ -224,25 +227,33 @@ def key_group(hashed: int) -> int:
 def key_groups(keys: Sequence[Hashable]) -> list[int]:
     """Return `key_group(stable_hash(key))` for each key.
 
-    Texts, and tuples of one length, are hashed in C loops.
-
     Raises:
         TypeError: As `stable_hash`, for any of the keys.
+    """
+    return [(digest & 0xFFFFFFFF) * KEY_GROUPS >> 32 for digest in map(xxhash.xxh3_64_intdigest, canonicals(keys))]
+
+
+def canonicals(keys: Sequence[Hashable]) -> Iterable[bytes]:
+    """Return `canonical(key)` for each key.
+
+    Texts, whole numbers, and tuples of one length, are encoded in C loops.
+
+    Raises:
+        TypeError: As `canonical`, for any of the keys; perhaps while the result is read.
     """
     # The bytes are those of `canonical`, since stored state depends on them. Made one by one they
     # took 1.2 us for a tuple of a word and a page, for every item.
     kinds = set(map(type, keys))
-    encoded: Iterable[bytes]
+    if kinds == {int}:
+        return map(b"i".__add__, map(_SIGNED.pack, map(hash, keys)))
     if kinds == {str}:
         try:
-            encoded = list(map(b"s".__add__, map(str.encode, keys)))  # type: ignore[arg-type]  # all are texts
+            return list(map(b"s".__add__, map(str.encode, keys)))  # type: ignore[arg-type]  # all are texts
         except UnicodeEncodeError:  # a lone surrogate
-            encoded = map(canonical, keys)
-    elif kinds == {tuple} and len(lengths := set(map(len, keys))) == 1 and lengths != {0}:  # type: ignore[arg-type]
-        encoded = map(b"".join, zip(repeat(b"t"), *map(_column, zip(*keys, strict=True)), strict=False))
-    else:
-        encoded = map(canonical, keys)
-    return [(digest & 0xFFFFFFFF) * KEY_GROUPS >> 32 for digest in map(xxhash.xxh3_64_intdigest, encoded)]
+            return map(canonical, keys)
+    if kinds == {tuple} and len(lengths := set(map(len, keys))) == 1 and lengths != {0}:  # type: ignore[arg-type]
+        return map(b"".join, zip(repeat(b"t"), *map(_column, zip(*keys, strict=True)), strict=False))
+    return map(canonical, keys)
 
 
 def _column(parts: Sequence[Hashable]) -> Iterator[bytes]:

@@ -11,19 +11,22 @@ mark is behind the record that caused it and all that comes of that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 
-from xxhash import xxh3_64_intdigest
+from xxhash import xxh3_64_digest, xxh3_64_intdigest
 
 from flamecore.errors import GraphError
-from flamecore.model.hashing import KEY_GROUPS, canonical, key_group, stable_hash
+from flamecore.model.hashing import KEY_GROUPS, canonical, canonicals, key_group, stable_hash
 from flamecore.model.meta import GLOBAL_TIME_BYTES, MAX_TIME, MIN_TIME, GlobalTime, encode_child
 from flamecore.model.vertices import ByKey, Labelled, Vertex
 
 T = TypeVar("T")
 L = TypeVar("L")
+
+_WIDE: Final = encode_child(2**64 - 1)[:1]
+"""The first byte of the code of a number of eight bytes."""
 
 
 class Now(NamedTuple):
@@ -118,6 +121,13 @@ def rank_of(key: Any) -> int:
     It is the same in every process.
     """
     return xxh3_64_intdigest(canonical(key))
+
+
+def rank_codes(keys: Sequence[Any]) -> list[bytes]:
+    """Return `encode_child(rank_of(key))` for each key."""
+    digests = map(xxh3_64_digest, canonicals(keys))
+    # Nearly all of them have all eight bytes.
+    return [_WIDE + digest if digest[0] else encode_child(int.from_bytes(digest, "big")) for digest in digests]
 
 
 def tie_of(key: Any) -> bytes:
@@ -281,7 +291,8 @@ class Marking(Vertex):
     Attributes:
         function: Function from a payload to the mark that holds from its record on; None: no other than before. A mark
             that is not above the front's last one says nothing. It may have an attribute `many`, a function from
-            several payloads to the marks of all, each a whole number, which costs less.
+            several payloads to the marks of all, each a whole number, which costs less; and `less`, by how much the
+            marks are less than these numbers.
         folds: Whether the function needs to know of earlier records. It is then one of the state of the front (None at
             first), the payload, and its global time where times are those of the wall clock (else None), and returns
             `Marked`.

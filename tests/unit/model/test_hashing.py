@@ -25,6 +25,7 @@ from flamecore.model.hashing import (
     INT32_MIN,
     KEY_GROUPS,
     canonical,
+    canonicals,
     check_key,
     covering,
     key_group,
@@ -34,6 +35,8 @@ from flamecore.model.hashing import (
     refuse_unhashable,
     stable_hash,
 )
+from flamecore.model.meta import encode_child
+from flamecore.model.ordered import rank_codes, rank_of
 
 # -- ranges (semantics 2.8, case 21) ------------------------------------------------------------------------------
 
@@ -302,6 +305,28 @@ def test_nan_is_no_key() -> None:
 
 def groups_one_by_one(keys: list[Any]) -> list[int]:
     return [key_group(stable_hash(key)) for key in keys]
+
+
+@given(
+    st.one_of(
+        st.lists(st.integers(-(2**70), 2**70), min_size=1),
+        st.lists(st.one_of(st.integers(-3, 3), st.booleans()), min_size=1),
+        st.lists(st.text(), min_size=1),
+        st.lists(st.tuples(st.integers(), st.text()), min_size=1),
+    )
+)
+def test_codes_and_ranks_of_many_keys_are_those_of_each(keys: list[Any]) -> None:
+    assert [*canonicals(keys)] == [canonical(key) for key in keys]
+    assert rank_codes(keys) == [encode_child(rank_of(key)) for key in keys]
+
+
+def test_a_short_rank_has_a_short_code() -> None:
+    """One key in 256 has a rank of fewer than eight bytes."""
+    keys = [*range(4000)]
+    codes = rank_codes(keys)
+    assert codes == [encode_child(rank_of(key)) for key in keys]
+    assert {len(code) for code in codes} >= {8, 9}
+    assert sorted(keys, key=rank_of) == [key for _, key in sorted(zip(codes, keys, strict=True))]
 
 
 def test_groups_of_all_kinds_of_keys_are_those_of_each() -> None:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate, chain, compress
+from itertools import accumulate, chain, compress, islice
+from operator import eq
+from types import FunctionType
 from typing import Any, Final, SupportsIndex, TypeVar, overload
 
 from flamecore.model.meta import child_codes, encode_child
@@ -254,6 +256,27 @@ def interleaved(runs: Sequence[tuple[Orders, Sequence[T]]]) -> tuple[Orders, Seq
     return DerivedOrders(merged, [counts[at] for at in places], first, tail), values
 
 
+def sorted_together(runs: Sequence[tuple[Orders, Sequence[T]]]) -> tuple[Orders, Sequence[T]] | None:
+    """Merge runs by a sort of all orders; return orders and payloads.
+
+    Args:
+        runs: Orders and payloads of each run.
+
+    Returns:
+        None if two of them have one order.
+    """
+    orders: list[bytes] = []
+    values: list[T] = []
+    for some, payloads in runs:
+        orders += some
+        values += payloads
+    places = sorted(range(len(orders)), key=orders.__getitem__)
+    merged = [orders[at] for at in places]
+    if any(map(eq, merged, islice(merged, 1, None))):
+        return None
+    return merged, [values[at] for at in places]
+
+
 def stretches(runs: Sequence[Orders]) -> list[tuple[int, int, int]] | None:
     """Return how to merge ascending orders by stretches: (run, start, end) of each.
 
@@ -372,8 +395,8 @@ class Rows(Sequence[tuple[object, ...]]):
 class Beside(list[Any]):
     """Payloads with a column beside them: what a function gives of each.
 
-    A part of them has its part of the column; what selects or mixes payloads makes a plain list, without it. So nothing
-    may rely on the column, which spares calls.
+    A part of them has its part of the column; what mixes payloads makes a plain list, without it. So nothing may rely
+    on the column, which spares calls.
 
     Args:
         payloads: The payloads.
@@ -388,6 +411,11 @@ class Beside(list[Any]):
         self.by = by
         self.column = column
 
+    def chosen(self, selectors: Iterable[object]) -> Beside:
+        """Return the payloads whose selector is true, with their part of the column."""
+        selectors = list(selectors)
+        return Beside(compress(self, selectors), self.by, list(compress(self.column, selectors)))
+
     @overload
     def __getitem__(self, index: SupportsIndex) -> Any: ...
 
@@ -397,6 +425,21 @@ class Beside(list[Any]):
     def __getitem__(self, index: SupportsIndex | slice) -> Any:
         found = super().__getitem__(index)
         return Beside(found, self.by, self.column[index]) if isinstance(index, slice) else found
+
+
+def chosen(payloads: Sequence[T], selectors: Sequence[object]) -> Sequence[T]:
+    """Return the payloads whose selector is true; a column stays beside them."""
+    return payloads.chosen(selectors) if type(payloads) is Beside else list(compress(payloads, selectors))
+
+
+def many_of(function: Callable[..., Any]) -> Callable[[Sequence[Any]], Sequence[Any]] | None:
+    """Return the function of several arguments that a function has beside it, as `many`; None: it has none.
+
+    It returns what the function returns for each of them, or raises if the function does for one.
+    """
+    found: Callable[[Sequence[Any]], Sequence[Any]] | None
+    found = function.__dict__.get("many") if type(function) is FunctionType else None
+    return found
 
 
 class Lines(Sequence[str]):

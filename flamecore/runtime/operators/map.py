@@ -6,11 +6,10 @@ Child ids are appended in the order of outputs (paper 000, "Ordering model").
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import compress
 from typing import Any, Final, NamedTuple
 
 from flamecore.abc.operator import Fail, Operator, Run, Site, Step
-from flamecore.model.batch import Orders, children, extended, selected
+from flamecore.model.batch import Orders, children, chosen, extended, many_of, selected
 from flamecore.model.meta import CHILD, Meta, child_codes, decode_time, encode_child
 from flamecore.model.vertices import Broadcast, Map, Merge
 from flamecore.runtime.operators.strict import early_run
@@ -191,7 +190,17 @@ def _run_of_many(function: Callable[[object], Any], ident: int, emit: Run, fail:
 
 
 def _run_of_one(function: Callable[[object], object], ident: int, emit: Run, fail: Fail) -> Run:
+    many = many_of(function)
+
     def run(orders: Orders, trace: int, payloads: Sequence[object]) -> None:
+        if many is not None:
+            try:
+                made = many(payloads)
+            except Exception:  # noqa: BLE001 - the function fails on one of them, too
+                made = ()
+            if len(made) == len(payloads):
+                emit(extended(orders, _ONLY), trace ^ ident, made)
+                return
         outputs: list[object] = []
         failed: list[int] = []
         for payload in payloads:
@@ -230,7 +239,7 @@ def _run_of_kept(function: Callable[[object], object], ident: int, emit: Run, fa
                 kept.append(False)
         if not all(kept):
             # Only now, by one mask: most runs keep everything, and derived orders stay derived.
-            orders, payloads = selected(orders, kept), list(compress(payloads, kept))
+            orders, payloads = selected(orders, kept), chosen(payloads, kept)
         if payloads:
             emit(extended(orders, _ONLY), trace ^ ident, payloads)
 

@@ -25,7 +25,7 @@ from sys import maxsize
 from typing import Any, Final
 
 from flamecore.abc.operator import Run, StatefulOperator, each
-from flamecore.model.batch import Orders, concat, interleaved, joined, materialise
+from flamecore.model.batch import Orders, concat, interleaved, joined, materialise, sorted_together, stretches
 from flamecore.model.meta import decode_time, encode_time
 
 # Not a guess at how late items may be, in seconds or in items: with five such constants, seven
@@ -406,7 +406,10 @@ def _merged(pieces: Sequence[Waiting]) -> Iterator[Waiting]:
     # for each change of the worker took a third of the CPU of a word count; runs that are derived
     # alike are interleaved by the lines.
     if len({piece[:2] for piece in pieces}) == 1 and _mixed(pieces):
-        found = interleaved([piece[2:] for piece in pieces])
+        runs = [piece[2:] for piece in pieces]
+        found = interleaved(runs) or (
+            sorted_together(runs) if stretches([orders for orders, _ in runs]) is None else None
+        )
         if found is not None:
             yield (*pieces[0][:2], *found)
             return

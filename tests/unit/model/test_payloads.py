@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flamecore.errors import CodecError
-from flamecore.model.batch import Beside, Lines, Rows, concat
+from flamecore.model.batch import Beside, Lines, Rows, chosen, concat, many_of
 from flamecore.model.messages import Items, Released
 from flamecore.runtime.codec.codec import Codec
 
@@ -78,6 +78,32 @@ def test_a_column_beside_payloads_goes_with_them() -> None:
     assert (together, together.by, together.column) == ([2, -3, 4], abs, [2, 3, 4])
     for other in ([5], Beside([5], str, ["5"])):
         assert type(concat([part, other])) is list
+
+
+def test_what_is_chosen_of_payloads_has_its_part_of_the_column() -> None:
+    payloads, selectors = Beside([-1, 2, -3], abs, [1, 2, 3]), [1, "", True]
+    some = chosen(payloads, selectors)
+    assert isinstance(some, Beside)
+    assert (some, some.by, some.column) == ([-1, -3], abs, [1, 3])
+    assert type(chosen([-1, 2, -3], selectors)) is list
+    assert chosen([-1, 2, -3], selectors) == [-1, -3]
+
+
+def test_a_function_of_many_is_found_beside_functions_alone() -> None:
+    """An object that can be called may have any attribute of that name."""
+
+    class Callable:
+        many = [abs]
+
+        def __call__(self, value: int) -> int:
+            return value
+
+    def one(value: int) -> int:
+        return value
+
+    assert [many_of(function) for function in (abs, one, Callable())] == [None, None, None]
+    one.many = list  # type: ignore[attr-defined]
+    assert many_of(one) is list
 
 
 def test_half_a_line_is_refused() -> None:

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from flamecore.abc.operator import Operator, Site, Step
 from flamecore.model.batch import Orders, ascending
@@ -32,6 +32,9 @@ from flamecore.model.plan import Plan
 from flamecore.model.vertices import Vertex
 from flamecore.runtime.operators.exchange import Outboxes
 from flamecore.runtime.operators.ordered import OrderedIntake, OrderedOperator
+
+_STRETCH: Final = 64
+"""Number of values that are compared at once."""
 
 Say = Callable[[bytes, int, int], None]
 """Sends a mark: (place, number of the front or partition, value)."""
@@ -257,20 +260,26 @@ class MarkingOperator(Operator):
             # What the function needs of each record, such as its time, goes on beside it: the next operation needs it.
             if (noted := getattr(self._function, "noted", None)) is not None:
                 payloads = noted(payloads)
-            values = many(payloads)
+            values, less = many(payloads), getattr(self._function, "less", 0)
             if len(values) != len(orders):
                 return None
-            in_order, place = ascending(values), -1
-            while in_order and (place := bisect_left(values, least, place + 1)) < len(values):
-                last = self._rounded(values[place])
-                least = last + step
-                marks.append((orders[place], last))
-            if not in_order and max(values) >= least:
-                for order, value in zip(orders, values, strict=True):
-                    if value >= least:
-                        last = self._rounded(value)
-                        least = last + step
-                        marks.append((order, last))
+            least += less
+            # By place: of an order that is not looked at only its base is there.
+            if ascending(values):
+                place = -1
+                while (place := bisect_left(values, least, place + 1)) < len(values):
+                    last = self._rounded(values[place] - less)
+                    least = last + step + less
+                    marks.append((orders[place], last))
+            else:
+                for start in range(0, len(values), _STRETCH):
+                    if max(values[start : start + _STRETCH]) < least:  # as in most: the values nearly rise
+                        continue
+                    for place, value in enumerate(values[start : start + _STRETCH], start):
+                        if value >= least:
+                            last = self._rounded(value - less)
+                            least = last + step + less
+                            marks.append((orders[place], last))
         except Exception:  # noqa: BLE001 - the function fails on one of them, too
             return None
         if marks:

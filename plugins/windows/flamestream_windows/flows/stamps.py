@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import update_wrapper
+from itertools import repeat
 from operator import itemgetter
 from types import GenericAlias
 from typing import Any, Final, NamedTuple
 
-from flamecore.model.batch import Beside
+from flamecore.model.batch import Beside, many_of
 from flamecore.model.types import returned
 from flamestream_windows.model.times import Unit, reader, reader_of_many
 
@@ -76,7 +77,15 @@ class Form(NamedTuple):
         def of_payload(payload: Any, *rest: Any) -> Any:
             return function(value_of(payload), *rest)
 
-        return named_after(of_payload, function, result, value_of)
+        made = named_after(of_payload, function, result, value_of)
+        if (many := many_of(function)) is not None:
+            of_many = many
+
+            def of_payloads(payloads: Sequence[Any]) -> Sequence[Any]:
+                return of_many([*map(value_of, payloads)])
+
+            made.many = of_payloads  # type: ignore[attr-defined]  # a function takes any attribute
+        return made
 
 
 STAMPED: Final = Form(itemgetter(1), itemgetter(2), itemgetter(0))
@@ -135,7 +144,18 @@ def mapped(form: Form, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def stamped(payload: Any) -> tuple[int, int, Any]:
         return stamp(payload, function(payload if value_of is None else value_of(payload)))
 
-    return named_after(stamped, function, stamp_type(returned(function)), value_of)
+    made = named_after(stamped, function, stamp_type(returned(function)), value_of)
+    if (many := many_of(function)) is not None:
+        of_many = many
+
+        def all_stamped(payloads: Sequence[Any]) -> Beside:
+            times = form.times(payloads)
+            kinds = repeat(VALUE) if form.kind is None else map(form.kind, payloads)
+            values = of_many(payloads if value_of is None else [*map(value_of, payloads)])
+            return Beside(zip(kinds, times, values, strict=False), STAMPED.at, times)
+
+        made.many = all_stamped  # type: ignore[attr-defined]  # a function takes any attribute
+    return made
 
 
 def flat_mapped(form: Form, function: Callable[[Any], Any], of: Any) -> Callable[[Any], Any]:
@@ -145,6 +165,12 @@ def flat_mapped(form: Form, function: Callable[[Any], Any], of: Any) -> Callable
     def stamped(payload: Any) -> list[tuple[int, int, Any]]:
         return [stamp(payload, value) for value in function(payload if value_of is None else value_of(payload))]
 
+    def stamped_again(payload: tuple[int, int, Any]) -> list[tuple[int, int, Any]]:
+        kind, at, own = payload
+        return [(kind, at, value) for value in function(own)]
+
+    if form is STAMPED:
+        stamped = stamped_again
     return named_after(stamped, function, GenericAlias(list, (stamp_type(of),)), value_of)
 
 

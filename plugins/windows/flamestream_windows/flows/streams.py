@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
+from functools import partial
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, TypeVar, overload
 
 from flamecore.errors import GraphError
@@ -238,12 +240,8 @@ def _said(strategy: WatermarkStrategy, form: Form) -> Callable[[Any], int | None
         def below(record: Any) -> int | None:
             return time_of(record) - bound
 
-        def all_below(records: Sequence[Any]) -> Sequence[int]:
-            times = form.times(records)
-            return [time - bound for time in times] if bound else times
-
         made = named_after(below, time_of, object)
-        made.many = all_below  # type: ignore[attr-defined]  # a function takes any attribute
+        made.many, made.less = form.times, bound  # type: ignore[attr-defined]  # a function takes any attribute
         made.noted = form.noted  # type: ignore[attr-defined]  # as above
         return made
 
@@ -770,8 +768,13 @@ class TimedKeyed(KeyedStream[K, T]):
         def key(pair: tuple[int, Any]) -> Any:
             return keys[pair[0]](pair[1])
 
+        def keys_of(pairs: Sequence[tuple[int, Any]]) -> list[Any]:
+            return [keys[side](value) for side, value in pairs]
+
         both: Timed[Any] = left.merge(right)
-        return both.key_by(named_after(key, self._key, returned(self._key)))
+        made = named_after(key, self._key, returned(self._key))
+        made.many = keys_of  # type: ignore[attr-defined]  # a function takes any attribute
+        return both.key_by(made)
 
     def _micros(self, word: str, argument: str, time: timedelta, least: int = 1) -> int:
         vertex = self._timed._vertex
@@ -800,6 +803,14 @@ def _on_the_left(value: Any) -> tuple[int, Any]:
 
 def _on_the_right(value: Any) -> tuple[int, Any]:
     return (RIGHT, value)
+
+
+def _all_on(side: int, values: Sequence[Any]) -> list[tuple[int, Any]]:
+    return [*zip(repeat(side), values, strict=False)]
+
+
+_on_the_left.many = partial(_all_on, LEFT)  # type: ignore[attr-defined]  # a function takes any attribute
+_on_the_right.many = partial(_all_on, RIGHT)  # type: ignore[attr-defined]  # as above
 
 
 def _takes_none_back(word: str, vertex: Vertex) -> GraphError:

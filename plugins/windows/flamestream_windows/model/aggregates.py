@@ -339,6 +339,8 @@ class Cogroup(Aggregate):
         return ((*left, inner), right) if side == LEFT else (left, (*right, inner))
 
     def add_all(self, accumulator: Any, values: Sequence[Any]) -> Any:
+        if len(values) == 1:
+            return self.add(accumulator, values[0])
         left, right = accumulator
         ours = [inner for side, inner in values if side == LEFT]
         theirs = [inner for side, inner in values if side != LEFT]
@@ -368,6 +370,8 @@ class Joined(Cogroup):
 
     def result(self, accumulator: Any) -> Any:
         left, right = accumulator
+        if self.how == "inner" and not (left and right):
+            return []
         pairs: list[tuple[Any, Any]] = [(one, other) for one in left for other in right]
         if not pairs and self.how != "inner":
             pairs = [(one, None) for one in left]

@@ -252,14 +252,32 @@ class Stretch(NamedTuple):
     each: int = 0
 
 
-ProcessRun = Callable[[Sequence[Any], Sequence[Any], int, Mapping[Any, Record | None]], Stretch | Sequence[int]]
-OnTimeRun = Callable[
-    [Sequence[Any], Timer, Now, Mapping[Any, Record]], Sequence[tuple[Record | None, Sequence[Any]] | None]
-]
-
-
 Turn = tuple[int, int]
 """(time, tag) of a timer for the watermark."""
+
+Watermarks = Sequence[tuple[int, int]]
+"""The watermark of several items, and those that marks among them make of it: (place of the first item behind the mark,
+watermark), the first of place 0."""
+
+
+class Ends(NamedTuple):
+    """The outcome of a mark for keys of an ordered operation.
+
+    Attributes:
+        kept: The new records of the keys that have one. Their timers are above the watermark.
+        gone: The keys that have none any more.
+        outputs: The outputs, in any sequence: turn, key and output. A key has one of a turn.
+        alone: The other keys, to be worked on alone, each of their timers by itself.
+    """
+
+    kept: Mapping[Any, Record]
+    gone: Sequence[Any]
+    outputs: Sequence[tuple[Turn, Any, Any]]
+    alone: Sequence[Any] = ()
+
+
+ProcessRun = Callable[[Sequence[Any], Sequence[Any], Watermarks, Mapping[Any, Record | None]], Stretch | Sequence[int]]
+OnMarkRun = Callable[[Sequence[Any], Now, Mapping[Any, Record]], Ends]
 
 
 class Part(NamedTuple):
@@ -290,7 +308,7 @@ class Cells(ABC):
         self,
         keys: Sequence[Any],
         payloads: Sequence[Any],
-        watermarks: Sequence[tuple[int, int]],
+        watermarks: Watermarks,
         cells: Mapping[Turn, Mapping[Any, Any]],
     ) -> tuple[Sequence[Part], Sequence[Any]] | Sequence[int]:
         """Work on several items with no timer between them.
@@ -301,9 +319,8 @@ class Cells(ABC):
         Args:
             keys: Key of each item. The state of each is in cells.
             payloads: The items.
-            watermarks: The watermark, and those that marks among the items make of it: (place of the first item behind
-                the mark, watermark), the first of place 0. The turn and the hold of an item that is taken are not below
-                its watermark.
+            watermarks: The watermark, and those that marks among the items make of it. The turn and the hold of an
+                item that is taken are not below its watermark.
             cells: The cells of each turn before, by key; a key that is missing has none.
 
         Returns:
@@ -361,17 +378,17 @@ class Work(ABC):
     Attributes:
         late: Number of processed items that were behind the watermark, if it counts them: for status and summary.
         dropped: Number of those that it has not processed.
-        process_run: Works on several items with neither a mark nor a timer between them, as `process` does on each:
-            (keys, payloads, watermark, records before) → what comes of them, or the places of items that have to be
-            worked on alone. It is not called where the vertex has `timers`; may be called again, with the first of the
-            items, whose outcome is then the same; and new timers are above the watermark. One that raises has done
-            nothing: then all are worked on alone. None: they always are.
+        process_run: Works on several items, as `process` does on each: (keys, payloads, watermarks, records before) →
+            what comes of them, or the places of items that have to be worked on alone. It is not called where the
+            vertex has `timers`; may be called again, with the first of the items, whose outcome is then the same; and
+            new timers are above the watermark. One that raises has done nothing: then all are worked on alone. Where
+            marks are among the items, there are no outputs, and the timers that these marks make due come behind all
+            items: it takes them only if that is the same. None: they always are worked on alone.
         least: Fewer items than these are worked on alone: a call of `process_run` costs no less.
-        on_time_run: Works on a timer for the watermark that is due for several keys, as `on_time` does: (keys, timer,
-            place, records before) → for each key its new record and the outputs; None: it has to be worked on alone.
-            None of that timer or an earlier one stays pending. One that raises has done nothing, as above.
+        on_mark_run: Works on all timers that a mark makes due, as `on_time` does on each: (keys, place, records before)
+            → what comes of them. One that raises has done nothing, as above.
         stored: Returns a record as snapshots hold it, which `process` and `on_time` would have left; None: as it is.
-            With it, those of `process_run` and `on_time_run` may have other timers and another hold: timers that come
+            With it, those of `process_run` and `on_mark_run` may have other timers and another hold: timers that come
             too soon and are set again, as long as outputs and marks are the same.
         cells: Division of states into cells, if there is one, instead of both; not used if the vertex has `timers`.
     """
@@ -381,7 +398,7 @@ class Work(ABC):
     dropped: int = 0
     process_run: ProcessRun | None = None
     least: int = 8
-    on_time_run: OnTimeRun | None = None
+    on_mark_run: OnMarkRun | None = None
     stored: Callable[[Record], Record] | None = None
 
     def open(self) -> None:  # noqa: B027 - most works have nothing to do here

@@ -19,13 +19,26 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
+from itertools import pairwise
 from operator import itemgetter
 from sys import maxsize
 from typing import Any, Final, Literal
 
-from flamecore.abc.operator import GONE, OnTimeRun, ProcessRun, Record, Site, StatefulOperator, Stretch, Turn, Work
+from flamecore.abc.operator import (
+    GONE,
+    Ends,
+    OnMarkRun,
+    ProcessRun,
+    Record,
+    Site,
+    StatefulOperator,
+    Stretch,
+    Turn,
+    Watermarks,
+    Work,
+)
 from flamecore.errors import JobError, NoInvalideeError, OrderViolationError
-from flamecore.model.batch import Orders, materialise
+from flamecore.model.batch import Orders, many_of
 from flamecore.model.failure import FlowMistake, describe, shorten_repr
 from flamecore.model.hashing import check_key
 from flamecore.model.meta import MAX_TIME, MIN_TIME, Meta, child_codes, decode_time, encode_child, encode_time
@@ -38,6 +51,7 @@ from flamecore.model.ordered import (
     Outcome,
     Timer,
     is_shared,
+    rank_codes,
     rank_of,
     tie_of,
     timer_place,
@@ -69,6 +83,7 @@ _SHORT: Final = 8
 _FIRST: Final = encode_child(0)
 
 _BY_KIND: Final = itemgetter(2, 0, 1)
+_PLACE: Final = itemgetter(0)
 
 
 class OrderedOperator(StatefulOperator):
@@ -88,6 +103,7 @@ class OrderedOperator(StatefulOperator):
         self.work: Work = vertex.work() if work is None else work
         self._vertex, self._name = vertex, vertex.name
         self._key_of = vertex.route.key  # type: ignore[union-attr]  # the vertex has checked it
+        self._all_keys_of = many_of(self._key_of)
         self._ident, self._emit_run, self._fail = site.ident, site.emit_run, site.fail
         self._snapshots = site.snapshots and not vertex.passing
         self._records: dict[Any, Record] = {}
@@ -110,14 +126,15 @@ class OrderedOperator(StatefulOperator):
         self._orders: list[bytes] = []  # the outputs that have not been emitted
         self._outputs: list[Any] = []
         self._process_run: ProcessRun | None = None
-        self._on_time_run: OnTimeRun | None = None
+        self._on_mark_run: OnMarkRun | None = None
+        self._ready: list[tuple[bytes, Any, Any]] = []  # (place, key, output) of what a mark has ended, in order
         self._stored: Callable[[Record], Record] | None = None
         self._is_open = False
         self._call("open")
         self._is_open = True
         if not vertex.timers:
             self._process_run = getattr(self.work, "process_run", None)
-            self._on_time_run = getattr(self.work, "on_time_run", None)
+            self._on_mark_run = getattr(self.work, "on_mark_run", None)
             self._stored = getattr(self.work, "stored", None)
 
     def close(self) -> None:
@@ -195,7 +212,7 @@ class OrderedOperator(StatefulOperator):
         if not self._goes_together(len(orders)):
             self._run_each(orders, trace, payloads)
         else:
-            self._run_together(materialise(orders), trace, payloads)
+            self._run_together(orders, trace, payloads)
         self._passed = orders[-1]
         self._emit()
 
@@ -204,6 +221,8 @@ class OrderedOperator(StatefulOperator):
         start, count = 0, len(orders)
         while start < count:
             self._run_events(orders[start])
+            if start == 0 and self._runs_ahead(orders, payloads):
+                return
             event = self.lowest
             end = count if event is None or event > orders[-1] else bisect_right(orders, event, start)
             self._run_stretch(orders[start:end], trace, payloads[start:end])
@@ -213,18 +232,53 @@ class OrderedOperator(StatefulOperator):
         """Return whether so many items are worked on in one call, if they can be."""
         return self._process_run is not None and count >= self.work.least
 
+    def _runs_ahead(self, orders: Orders, payloads: Sequence[Any]) -> bool:
+        """Work on several items before the marks among them; return whether that could be."""
+        # A snapshot may be of a time between the items: then the log has to have marks where they are.
+        if self._snapshots or not self.watermark.marks or not self._goes_together(len(orders)):
+            return False
+        watermarks = [(0, self.watermark.value)]
+        for place, value in self.watermark.coming():
+            if place > orders[-1]:
+                break
+            if value is None:
+                return False
+            watermarks.append((bisect_right(orders, place), value))
+        if len(watermarks) == 1:
+            return False
+        try:
+            _, found = self._processed(payloads, watermarks)
+        except Exception:  # noqa: BLE001 - the one that fails is found in shorter stretches
+            return False
+        if type(found) is not Stretch:
+            return False
+        self._records.update(found.kept)
+        self._keep_all(found.changed)
+        return True
+
+    def _keys(self, payloads: Sequence[Any]) -> Sequence[Any]:
+        """Return the keys of several items."""
+        return [*map(self._key_of, payloads)] if self._all_keys_of is None else self._all_keys_of(payloads)
+
+    def _processed(
+        self, payloads: Sequence[Any], watermarks: Watermarks
+    ) -> tuple[Sequence[Any], Stretch | Sequence[int]]:
+        """Return the keys of several items, and what comes of the items."""
+        assert self._process_run is not None
+        keys = self._keys(payloads)
+        found = self._process_run(keys, payloads, watermarks, self._records)
+        if type(found) is Stretch:
+            for key in found.changed:
+                if key not in self._records:
+                    check_key(key)
+        return keys, found
+
     def _run_stretch(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
         """Work on several items with neither a timer nor a mark between them."""
         found: Stretch | Sequence[int] = ()
         if self._goes_together(len(orders)):
-            assert self._process_run is not None
             try:
-                keys = [*map(self._key_of, payloads)]
-                found = self._process_run(keys, payloads, self.watermark.value, self._records)
-                if type(found) is Stretch:
-                    for key in found.changed:
-                        if key not in self._records:
-                            check_key(key)
+                keys, found = self._processed(payloads, [(0, self.watermark.value)])
             except Exception:  # noqa: BLE001 - the one that fails is found if each goes alone
                 self._run_halves(orders, trace, payloads)
                 return
@@ -365,57 +419,86 @@ class OrderedOperator(StatefulOperator):
     def _run_mark(self, mark: bytes, before: int) -> None:
         """Work on the timers that the watermark has reached; emit the operation's marks."""
         turns, value = self._turns, self.watermark.value
+        if self._on_mark_run is not None:
+            self._run_due(mark, before)
         while turns and turns[0][0] <= value:
             turn = heappop(turns)
             keys = self._by_mark.pop(turn, None)
             if keys is not None:
                 self._run_turn(Timer(*turn, True), keys, mark, before)
+        self._add_ready(len(self._ready))
         self._emit()
         holds, held = self._holds, self._held
         while holds and holds[0] not in held:
             heappop(holds)
         self.watermark.say(mark, min(value, holds[0]) if holds else value)
 
-    def _run_turn(self, timer: Timer, keys: dict[Any, Any], mark: bytes, before: int) -> None:
-        """Work on a timer that a mark makes due for some keys."""
-        ranked, tied = [*keys], False
-        if len(ranked) > 1:
-            ranks = {key: rank_of(key) for key in ranked}
-            if tied := len({*ranks.values()}) < len(ranks):
-                ranked.sort(key=lambda key: (ranks[key], tie_of(key)))
-            else:
-                ranked.sort(key=ranks.__getitem__)
-        prefix = b""
-        records, places, worked, old = self._records, list[bytes](), list[Any](), list[Record | None]()
-        for key, found in zip(ranked, self._found(ranked, timer, mark, before), strict=True):
-            if found is not None and not found[1]:
-                place = mark  # nothing has a place of its own
-            else:
-                prefix = prefix or self._prefix(mark, timer)
-                place = prefix + encode_child(rank_of(key))
-            if found is None:
-                self._note(places, worked, old)
-                places, worked, old = [], [], []
-                self._run_timer(place, key, timer, before)
-                continue
-            record, outputs = found
+    def _run_due(self, mark: bytes, before: int) -> None:
+        """Work on all that a mark makes due, in one call.
+
+        The outputs are ready then. What has to go alone waits for its turns again.
+        """
+        turns, by_mark, value, records = self._turns, self._by_mark, self.watermark.value, self._records
+        due: dict[Any, None] = {}
+        while turns and turns[0][0] <= value:
+            due |= by_mark.pop(heappop(turns), {})
+        if not due:
+            return
+        assert self._on_mark_run is not None
+        keys = [*due]
+        try:
+            found = self._on_mark_run(keys, Now(decode_time(mark), value, before), records)
+        except Exception:  # noqa: BLE001 - the one that fails is found if each goes alone
+            found = Ends({}, (), (), keys)
+        self._note([mark] * len(keys), keys, [records[key] for key in keys])
+        for key, record in found.kept.items():
             was = records[key]
-            places.append(place)
-            worked.append(key)
-            old.append(was)
-            if record is None and len(was[1]) == 1:  # the timer is not in the heap any more
-                del records[key]
-                if was[2] is not None:
-                    self._let_go(was[2])
+            if len(was[1]) == 1 and was[2] == record[2]:  # the timer is not among those that wait any more
+                records[key] = record
+                for timer in record[1]:
+                    self._await(key, timer)
             else:
                 self._keep(key, was, record)
-            if len(outputs) == 1 and not tied:
-                self._place, self._number = place, 1
-                self._orders.append(place + _FIRST)
-                self._outputs.append(outputs[0])
-            elif outputs:
-                self._add(place, outputs)
-        self._note(places, worked, old)
+        for key in found.gone:
+            self._keep(key, records[key], None)
+        for key in found.alone:
+            was = records[key]
+            record = self._as_stored(was)
+            self._keep(key, was, record)
+            for timer in record[1]:
+                self._await(key, timer)
+        starts: dict[Turn, bytes] = {}
+        codes = rank_codes([key for _, key, _ in found.outputs])
+        for (turn, key, output), code in zip(found.outputs, codes, strict=True):
+            if (start := starts.get(turn)) is None:
+                start = starts[turn] = self._prefix(mark, Timer(*turn, True))
+            self._ready.append((start + code, key, output))
+        self._ready.sort(key=_PLACE)
+        if any(one[0] == other[0] for one, other in pairwise(self._ready)) or found.alone:
+            self._ready.sort(key=_place_and_tie)
+
+    def _run_turn(self, timer: Timer, keys: dict[Any, Any], mark: bytes, before: int) -> None:
+        """Work on a timer that a mark makes due for some keys."""
+        prefix = self._prefix(mark, timer)
+        for rank, _, key in sorted([(rank_of(key), tie_of(key), key) for key in keys], key=itemgetter(0, 1)):
+            place = prefix + encode_child(rank)
+            if self._ready:
+                self._add_ready(bisect_left(self._ready, (place, tie_of(key)), key=_place_and_tie))
+            self._run_timer(place, key, timer, before)
+
+    def _add_ready(self, count: int) -> None:
+        """Add the first outputs of those that are ready."""
+        if not count:
+            return
+        ready, self._ready = self._ready[:count], self._ready[count:]
+        places = [place for place, _, _ in ready]
+        if places[0] != self._place and len({*places}) == len(places):
+            self._place, self._number = places[-1], 1
+            self._orders += [place + _FIRST for place in places]
+            self._outputs += [output for _, _, output in ready]
+            return
+        for place, _, output in ready:
+            self._add(place, (output,))
 
     def _prefix(self, mark: bytes, timer: Timer) -> bytes:
         """Return the prefix of the places of a timer that a mark makes due.
@@ -423,22 +506,6 @@ class OrderedOperator(StatefulOperator):
         The rank of the key follows it.
         """
         return mark + b"".join(map(encode_child, (self._vertex.index, timer.time + 2**63, timer.tag + 2**63)))
-
-    def _found(
-        self, keys: Sequence[Any], timer: Timer, mark: bytes, before: int
-    ) -> Sequence[tuple[Record | None, Sequence[Any]] | None]:
-        """Return the outcome of a timer for several keys.
-
-        It is None for each key that has to be worked on alone.
-        """
-        if self._on_time_run is not None:
-            try:
-                return self._on_time_run(
-                    keys, timer, Now(decode_time(mark), self.watermark.value, before), self._records
-                )
-            except Exception:  # noqa: BLE001 - the one that fails is found if each goes alone
-                pass
-        return (None,) * len(keys)
 
     def _run_timer(self, place: bytes, key: Any, timer: Timer, before: int) -> None:
         """Work on a timer that is due."""
@@ -543,7 +610,7 @@ class OrderedOperator(StatefulOperator):
         shared: tuple[tuple[int, int, bool], ...] = ()
         for key, record in changed.items():
             before = records.get(key)
-            if keys and before is None and record is not None and record[1] is shared and record[2] == hold:
+            if keys and before is None and record is not None and record[1] == shared and record[2] == hold:
                 records[key] = record
                 keys[key] = None
                 if hold is not None:
@@ -623,7 +690,7 @@ class OrderedOperator(StatefulOperator):
             self._log.append((orders, keys, before))
             self._note_since(zip(keys, before, strict=True))
 
-    def _note_together(self, orders: Orders, keys: list[Any], payloads: Sequence[Any], found: Stretch) -> None:
+    def _note_together(self, orders: Orders, keys: Sequence[Any], payloads: Sequence[Any], found: Stretch) -> None:
         """Note what is about to be worked on in one call."""
         if self._snapshots:
             records = self._records
@@ -677,7 +744,7 @@ class OrderedOperator(StatefulOperator):
         try:
             # Worked on once more, since a state in the middle of a call was never there. The work
             # gives the same again: outcomes depend on the arguments alone.
-            found = self._process_run(keys[:count], payloads[:count], watermark, before)
+            found = self._process_run(keys[:count], payloads[:count], [(0, watermark)], before)
         finally:
             self._call("end")
         assert type(found) is Stretch
@@ -701,6 +768,10 @@ class OrderedOperator(StatefulOperator):
         for key, record in own.items():
             self._keep(key, None, record)
         self.watermark.restore(record[0] for name, record in states.items() if is_shared(name))
+
+
+def _place_and_tie(ready: tuple[bytes, Any, Any]) -> tuple[bytes, bytes]:
+    return ready[0], tie_of(ready[1])
 
 
 def _no_outcome(found: object) -> FlowMistake:

@@ -45,7 +45,7 @@ def _grouping(rng: random.Random, kind: Kind) -> Grouping:
         ]
     )
     if kind == "sessions":
-        made = strategy(w.sessions(microseconds=rng.choice([1, 3, 10, 25])))
+        made = strategy(w.sessions(microseconds=rng.choice([1, 3, 10, 25, 150])))
         return Grouping(made, rng.choice([agg.count(), agg.collect(), agg.sum(_number), agg.top(2, _number)]))
     if kind == "again":
         made = strategy(Same(), lateness=rng.choice([0, 0, 5, 40]))
@@ -77,7 +77,7 @@ def _pane(rng: random.Random, at: int, value: int) -> tuple[int, Pane[int, int]]
 class Bench:
     """An operator of a grouping at work, with what it has emitted, said and stored."""
 
-    def __init__(self, grouping: Grouping, *, together: bool) -> None:
+    def __init__(self, grouping: Grouping, *, together: bool, snapshots: bool = True) -> None:
         self.outputs: list[Any] = []
         self.failed: list[Any] = []
         self.said: list[Any] = []
@@ -86,12 +86,12 @@ class Bench:
             7,
             lambda order, trace, alive, payload, error: self.failed.append((order, payload, repr(error))),
             (Way(self._emit, each(self._emit)),),
-            snapshots=True,
+            snapshots=snapshots,
         )
         vertex = Grouped("window", route=ByKey(_key), index=3, grouping=grouping, times=STAMPED)
         self.operator = ordered_operator(vertex, site) if together else OrderedOperator(vertex, site)
         if not together:
-            self.operator._process_run = self.operator._on_time_run = self.operator._stored = None
+            self.operator._process_run = self.operator._on_mark_run = self.operator._stored = None
         self.operator.watermark.connect(
             {(9, 1): Marking("said", function=int)}, lambda *mark: self.said.append(mark), shared_names()[:1]
         )
@@ -119,6 +119,7 @@ def _compare(seed: int, kind: Kind) -> int:
     rng = random.Random(seed)
     grouping = _grouping(rng, kind)
     benches = [Bench(grouping, together=False), Bench(grouping, together=True)]
+    unstored = Bench(grouping, together=True, snapshots=False)
     retracts = rng.random() < 0.1 and type(grouping.aggregate).invertible
     disorder, forth = rng.choice([0, 0, 3, 20]), rng.choice([1, 1, 5])
     time, now, value, cut = 1, rng.randint(-40, 40), -1000, 0
@@ -140,7 +141,7 @@ def _compare(seed: int, kind: Kind) -> int:
             marks.append((time - 1, CLOSING if step > 5 else now + 100))
         everything += records
         all_marks += marks
-        for bench in benches:
+        for bench in (*benches, unstored):
             bench.intake.run([_order(place) for place, _ in records], 0, [stamp for _, stamp in records])
             for place, mark in marks:
                 bench.intake.put_mark(behind_record(_order(place)), (9, 1, mark))
@@ -158,6 +159,8 @@ def _compare(seed: int, kind: Kind) -> int:
     assert alone.outputs == together.outputs, seed
     assert [type(stamp[2]) for _, stamp in alone.outputs] == [type(stamp[2]) for _, stamp in together.outputs]
     assert (alone.failed, alone.said) == (together.failed, together.said), seed
+    assert (alone.outputs, alone.said) == (unstored.outputs, unstored.said), seed
+    assert sorted(map(repr, alone.failed)) == sorted(map(repr, unstored.failed)), seed
     if snapshot:
         again = Bench(grouping, together=True)
         again.operator.restore(snapshot)
@@ -219,7 +222,7 @@ def test_the_short_way_is_taken_by_panes_that_are_grouped_again() -> None:
 @pytest.mark.parametrize("windows", [w.sessions(microseconds=5), w.fixed(microseconds=5)])
 def test_others_take_each_element_alone(windows: Any) -> None:
     work = GroupingWork(Grouping(strategy(windows, emit=t.at_watermark()), agg.count()), STAMPED)
-    assert (work.cells, work.process_run, work.on_time_run) == (None, None, None)
+    assert (work.cells, work.process_run, work.on_mark_run) == (None, None, None)
 
 
 class Squares(Sum):

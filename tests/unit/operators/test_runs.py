@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import flamecore as fc
-from flamecore.abc.operator import Record, Run, Site, Stretch, Way, Work, each
+from flamecore.abc.operator import Record, Run, Site, Stretch, Watermarks, Way, Work, each
 from flamecore.model.drift import Drift
 from flamecore.model.messages import Items
 from flamecore.model.meta import CHILD, MAX_TIME, GlobalTime, Meta, encode_time
@@ -237,7 +237,7 @@ class SeveralWork(Work):
         raise AssertionError("it sets none")
 
     def _process_run(
-        self, keys: Sequence[Any], payloads: Sequence[Any], watermark: int, records: Mapping[Any, Record | None]
+        self, keys: Sequence[Any], payloads: Sequence[Any], watermarks: Watermarks, records: Mapping[Any, Record | None]
     ) -> Stretch:
         return Stretch({}, {}, [(len(keys), payload) for payload in payloads], 1)
 

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from flamecore.abc.operator import GONE, Record, Site, Stretch, Way, Work, each
-from flamecore.model.meta import GlobalTime, encode_time
+from flamecore.abc.operator import GONE, Ends, Record, Site, Stretch, Watermarks, Way, Work, each
+from flamecore.model.meta import GlobalTime, encode_child, encode_time
 from flamecore.model.ordered import KEPT, Marking, Now, Ordered, Outcome, Timer, behind_record
 from flamecore.model.vertices import ByKey
 from flamecore.runtime.operators.ordered import OrderedIntake, OrderedOperator
@@ -38,7 +38,7 @@ class TallyWork(Work):
 
     def __init__(self) -> None:
         self.together = 0
-        self.process_run, self.on_time_run = self._process_run, self._on_time_run
+        self.process_run, self.on_mark_run = self._process_run, self._on_mark_run
 
     def process(self, key: Any, state: Any, payload: tuple[Any, int], now: Now) -> Outcome:
         total = (state or 0) + payload[1]
@@ -57,8 +57,11 @@ class TallyWork(Work):
         return Outcome(None, [(key, state, now.before)])
 
     def _process_run(
-        self, keys: Sequence[Any], payloads: Sequence[Any], watermark: int, records: Mapping[Any, Record | None]
+        self, keys: Sequence[Any], payloads: Sequence[Any], watermarks: Watermarks, records: Mapping[Any, Record | None]
     ) -> Stretch | Sequence[int]:
+        if len(watermarks) > 1:
+            return []
+        watermark = watermarks[0][1]
         if alone := [place for place, (_, number) in enumerate(payloads) if number % 7 == 0]:
             return alone
         kept, changed, outputs = dict[Any, Record](), dict[Any, Record | None](), list[Any]()
@@ -73,14 +76,16 @@ class TallyWork(Work):
         self.together += len(keys)
         return Stretch(kept, changed, outputs, 2)
 
-    def _on_time_run(
-        self, keys: Sequence[Any], timer: Timer, now: Now, records: Mapping[Any, Record]
-    ) -> list[tuple[Record | None, Sequence[Any]] | None]:
-        found: list[tuple[Record | None, Sequence[Any]] | None] = []
+    def _on_mark_run(self, keys: Sequence[Any], now: Now, records: Mapping[Any, Record]) -> Ends:
+        gone, outputs, alone = list[Any](), list[Any](), list[Any]()
         for key in keys:
-            state = records[key][0]
-            found.append(None if state % 5 == 0 else (None, self.on_time(key, state, timer, now).outputs))
-        return found
+            state, (timer,), _ = records[key]
+            if state % 5 == 0:
+                alone.append(key)
+                continue
+            outputs += [(timer[:2], key, output) for output in self.on_time(key, state, Timer(*timer), now).outputs]
+            gone.append(key)
+        return Ends({}, gone, outputs, alone)
 
 
 class Bench:
@@ -99,7 +104,7 @@ class Bench:
         vertex = Tally("tally", route=ByKey(itemgetter(0)), index=3)
         self.operator = OrderedOperator(vertex, site)
         if not together:
-            self.operator._process_run = self.operator._on_time_run = None
+            self.operator._process_run = self.operator._on_mark_run = None
         self.operator.watermark.connect(
             {(9, 1): Marking("said", function=int)}, lambda *mark: self.said.append(mark), ["shared"]
         )
@@ -167,6 +172,7 @@ def test_items_that_go_in_together_give_what_each_gives_alone(seed: int) -> None
 def test_keys_of_one_hash_share_a_place_and_their_outputs_are_numbered_on(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("flamecore.model.ordered", "flamecore.runtime.operators.ordered"):
         monkeypatch.setattr(f"{module}.rank_of", lambda key: 7)
+        monkeypatch.setattr(f"{module}.rank_codes", lambda keys: [encode_child(7) for _ in keys])
     benches = [Bench(together=False), Bench(together=True)]
     for bench in benches:
         bench.intake.run([*map(order_of, range(1, 25))], 0, [(time % 4, 3) for time in range(1, 25)])

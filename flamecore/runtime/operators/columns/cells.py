@@ -18,7 +18,7 @@ from flamecore.abc.operator import GONE, Part, Record, Site, Turn, Work
 from flamecore.model.batch import Orders
 from flamecore.model.hashing import check_keys
 from flamecore.model.meta import child_codes, decode_time, encode_child
-from flamecore.model.ordered import CLOSING, Now, Ordered, Timer, rank_of, tie_of
+from flamecore.model.ordered import CLOSING, Now, Ordered, Timer, rank_codes, tie_of
 from flamecore.runtime.operators.ordered import OrderedOperator, Together
 
 Cut = Sequence[tuple[Turn, Mapping[Any, Any], Mapping[Any, Any]]]
@@ -151,7 +151,7 @@ class CellOperator(OrderedOperator):
         Return None, or the places of those that have to be worked on alone; an empty list: all.
         """
         # One key with a record sends only its own items alone: the others remain in columns.
-        keys = [*map(self._key_of, payloads)]
+        keys = self._keys(payloads)
         if self._records and not self._records.keys().isdisjoint(keys):
             return [place for place, key in enumerate(keys) if key in self._records]
         found = self._cells.take(keys, payloads, watermarks, self._by_mark)
@@ -180,8 +180,7 @@ class CellOperator(OrderedOperator):
                 codes.clear()
                 self._known.clear()
                 new = [*keys]
-            for key in new:
-                codes[key] = encode_child(rank_of(key))
+            codes.update(zip(new, rank_codes(new), strict=True))
             # The sort takes what is sorted already as one run.
             self._known += sorted(new, key=codes.__getitem__)
             self._known.sort(key=codes.__getitem__)

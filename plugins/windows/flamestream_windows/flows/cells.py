@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, cast
 
-from flamecore.abc.operator import Cells, Part, Turn
+from flamecore.abc.operator import Cells, Part, Turn, Watermarks
 from flamecore.model.batch import ascending
 from flamecore.model.ordered import Now, Timer
 from flamestream_windows.engine.grouping import Grouping
@@ -51,7 +51,7 @@ class GroupCells(Cells):
         self,
         keys: Sequence[Any],
         payloads: Sequence[Any],
-        watermarks: Sequence[tuple[int, int]],
+        watermarks: Watermarks,
         cells: Mapping[Turn, Mapping[Any, Any]],
     ) -> Found:
         form = self._form
@@ -60,12 +60,11 @@ class GroupCells(Cells):
         times = form.times(payloads)
         in_order = ascending(times)
         first, last = (times[0], times[-1]) if in_order else (min(times), max(times))
-        (_, watermark), *risen = watermarks
+        watermark = watermarks[0][1]
         if first < watermark:
             return [place for place, at in enumerate(times) if at < watermark]
-        for start, watermark in risen:
-            if start < len(times) and (times[start] if in_order else min(times[start:])) < watermark:
-                return []
+        if behind(times, watermarks, in_order=in_order):
+            return []
         values = payloads if form.value is None else [*map(form.value, payloads)]
         return self._take_between(keys, times, values, cells, first, last)
 
@@ -351,9 +350,26 @@ class UpdateCells(GroupCells):
         return turn[0] in (window[1], self._strategy.expiry(window) + 1)
 
 
+def behind(times: Sequence[int], watermarks: Watermarks, *, in_order: bool = False) -> bool:
+    """Return whether a time is behind its watermark.
+
+    Args:
+        times: The times.
+        watermarks: The watermarks among them, which rise.
+        in_order: Whether the times never fall.
+    """
+    # Each time is compared with the last watermark before it, which is the greatest.
+    end = len(times)
+    for start, watermark in reversed(watermarks):
+        if start < end and (times[start] if in_order else min(times[start:end])) < watermark:
+            return True
+        end = min(end, start)
+    return False
+
+
 def by_key(keys: Sequence[Any], values: Sequence[Any]) -> Mapping[Any, Sequence[Any]]:
     """Return the values of each key, in their order."""
-    if keys[0] == keys[-1] and len({*keys}) == 1:  # often there is one key of all
+    if keys[0] == keys[-1] and keys.count(keys[0]) == len(keys):  # often there is one key of all
         return {keys[0]: values}
     several: defaultdict[Any, list[Any]] = defaultdict(list)
     for key, value in zip(keys, values, strict=True):

@@ -1,29 +1,30 @@
 """Sessions with one pane, at their end: one call takes elements of all keys.
 
-They give what a grouping gives. A session ends later with nearly every element: so a key waits for the end that its
-first session had at some time, and looks then how long it still is. It holds the watermark where it would be anyway.
-The stored form contains the times and the hold of each session as they are.
+They give what a grouping gives. A session ends later with nearly every element: so a key waits for a time that is not
+behind the end of its first session, which it shares with others, and looks then how long it still is. It holds the
+watermark where it would be anyway. The stored form contains the times and the hold of each session as they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Final
 
+from flamecore.abc.operator import Ends, Stretch, Turn, Watermarks
 from flamecore.abc.operator import Record as Kept
-from flamecore.abc.operator import Stretch
-from flamecore.model.ordered import Now, Timer
+from flamecore.model.meta import MIN_TIME
+from flamecore.model.ordered import Now
 from flamestream_windows.engine.grouping import Grouping
-from flamestream_windows.flows.cells import by_key
+from flamestream_windows.flows.cells import behind, by_key
 from flamestream_windows.flows.slim import Slim
 from flamestream_windows.flows.stamps import VALUE, Form
 from flamestream_windows.model.aggregates import Count
 from flamestream_windows.model.panes import Timing, pane_maker
 from flamestream_windows.model.windows import Sessions, Window
 
-Left = tuple[Kept | None, Sequence[tuple[int, int, Any]]]
-
+_EARLY: Final = 4
+"""A timer may be early by a power of two of microseconds that is so many bits shorter than the way to the end."""
 
 _SEVERAL: Final = 4
 """So many times are looked at sooner all at once than one after another."""
@@ -46,15 +47,18 @@ class SessionRuns:
         self._form = form
 
     def take(
-        self, keys: Sequence[Any], payloads: Sequence[Any], watermark: int, records: Mapping[Any, Kept | None]
+        self, keys: Sequence[Any], payloads: Sequence[Any], watermarks: Watermarks, records: Mapping[Any, Kept | None]
     ) -> Stretch | Sequence[int]:
         """Take elements, as `Work.process_run`."""
         form = self._form
         if form.kind is not None and any(kinds := [*map(form.kind, payloads)]):
             return [place for place, kind in enumerate(kinds) if kind != VALUE]
         times = form.times(payloads)
-        if min(times) < watermark:
-            return [place for place, at in enumerate(times) if at < watermark]
+        # Behind a mark nothing that is not behind it, too, belongs to a session that the mark ends: so marks may wait.
+        if behind(times, watermarks):
+            watermark = watermarks[0][1]
+            return [place for place, at in enumerate(times) if at < watermark] if len(watermarks) == 1 else []
+        gap, counts, watermark = self._gap, self._counts, watermarks[0][1]
         values = payloads if form.value is None else [*map(form.value, payloads)]
         odd: set[Any] = set()
         kept: dict[Any, Kept] = {}
@@ -67,15 +71,23 @@ class SessionRuns:
             if before is None:
                 slim = self._extended((), some, those)
             elif type(before[0]) is tuple:
-                slim = self._extended(before[0], some, those)
-                _, turns, hold = before
+                slim, turns, hold = before
+                count = len(some)
+                low, high = (some[0], some[0]) if count == 1 else (min(some), max(some))
+                if hold is None and len(slim) == 4 and slim[0] <= low and high < slim[1]:  # as nearly always
+                    start, end, accumulator, number = slim
+                    accumulator = accumulator + count if counts else self._aggregate.add_all(accumulator, those)
+                    high += gap
+                    kept[key] = ((start, max(end, high), accumulator, number + count), turns, None)
+                    continue
+                slim = self._extended(slim, some, those)
                 if hold is None and turns[0] <= (slim[1], slim[0], True):
                     kept[key] = (slim, turns, None)
                     continue
             else:
                 odd.add(key)
                 continue
-            changed[key] = (slim, ((slim[1], slim[0], True),), None)
+            changed[key] = (slim, _look(slim[1], watermark), None)
         if odd:
             return [place for place, key in enumerate(keys) if key in odd]
         return Stretch(kept, changed)
@@ -127,24 +139,28 @@ class SessionRuns:
         left.sort(key=itemgetter(0))
         return tuple([part for session in left for part in session])
 
-    def end(self, keys: Sequence[Any], timer: Timer, now: Now, records: Mapping[Any, Kept]) -> list[Left | None]:
-        """End the sessions whose time has come, as `Work.on_time_run`."""
-        end, start, _ = timer
-        result = self._aggregate.result
-        made: Callable[..., Any] | None = None
-        found: list[Left | None] = []
+    def end(self, keys: Sequence[Any], now: Now, records: Mapping[Any, Kept]) -> Ends:
+        """End the sessions whose time has come, as `Work.on_mark_run`."""
+        watermark, result = now.watermark, self._aggregate.result
+        kept: dict[Any, Kept] = {}
+        gone: list[Any] = []
+        alone: list[Any] = []
+        outputs: list[tuple[Turn, Any, Any]] = []
         for key in keys:
             state = records[key][0]
             if type(state) is not tuple:
-                found.append(None)
+                alone.append(key)
                 continue
-            outputs: Sequence[tuple[int, int, Any]] = ()
-            if state[0] == start and state[1] == end:
-                made = made or pane_maker(Window(start, end), Timing.ON_TIME, last=True)
-                outputs = ((VALUE, end - 1, made(key, result(state[2]), 0)),)
+            while state and state[1] <= watermark:
+                start, end, accumulator, _ = state[:4]
+                made = pane_maker(Window(start, end), Timing.ON_TIME, last=True)
+                outputs.append(((end, start), key, (VALUE, end - 1, made(key, result(accumulator), 0))))
                 state = state[4:]
-            found.append(((state, ((state[1], state[0], True),), None) if state else None, outputs))
-        return found
+            if state:
+                kept[key] = (state, _look(state[1], watermark), None)
+            else:
+                gone.append(key)
+        return Ends(kept, gone, outputs, alone)
 
     def exact(self, record: Kept) -> Kept:
         """Return a record with the times and the hold of its sessions, as `Work.stored`."""
@@ -153,3 +169,13 @@ class SessionRuns:
             return record
         turns = [(state[place + 1], state[place], True) for place in range(0, len(state), 4)]
         return (state, tuple(turns), state[1] - 1)
+
+
+def _look(end: int, watermark: int) -> tuple[tuple[int, int, bool]]:
+    """Return the timer by which a session is looked at that ends above a watermark.
+
+    It is early by an eighth of the way to the end, at most. So many keys share a timer, and a key whose session goes on
+    is looked at a few times, however often its end moves.
+    """
+    shift = (end - watermark).bit_length() - _EARLY
+    return ((end if shift <= 0 else end >> shift << shift, MIN_TIME, True),)

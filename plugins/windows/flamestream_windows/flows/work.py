@@ -154,7 +154,7 @@ class GroupingWork(TimedWork):
             self.cells = group_cells(step, form)
             if is_sessions(step.strategy):
                 runs = SessionRuns(step, form)
-                self.process_run, self.on_time_run, self.stored, self.least = runs.take, runs.end, runs.exact, 1
+                self.process_run, self.on_mark_run, self.stored, self.least = runs.take, runs.end, runs.exact, 1
 
     def _stored(self, record: Record) -> Any:
         return record if self._alike is None else self._alike.slim(record)

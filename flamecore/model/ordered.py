@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 
 from xxhash import xxh3_64_digest, xxh3_64_intdigest
@@ -357,6 +358,7 @@ def behind(place: bytes) -> bytes:
     return place + _LAST
 
 
+@cache
 def shared_names() -> tuple[Any, ...]:
     """Return a name for each key group, for state that partitions share.
 

@@ -10,8 +10,8 @@ A key whose state does not fall into cells has a record, as in any ordered opera
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import groupby, islice
 from typing import Any, Final
 
 from flamecore.abc.operator import GONE, Part, Record, Site, Turn, Work
@@ -52,6 +52,7 @@ class Past:
     def __init__(self) -> None:
         self.records: dict[Any, Record | None] = {}
         self.cells: dict[Turn, dict[Any, Any]] = {}
+        self._whole: set[Turn] = set()  # the turns of which all cells are known, those that came later too
 
     def note(self, before: Mapping[Turn, Mapping[Any, Any]]) -> None:
         """Note what cells have been until now, unless that is known already."""
@@ -59,10 +60,27 @@ class Past:
             noted = self.cells.setdefault(turn, {})
             if cells.keys() <= noted.keys():  # as nearly always: most items are of keys that have come before
                 continue
-            new = set(cells).difference(noted)
-            if self.records:
-                new.difference_update(self.records)
-            for key in new:
+            self._add(noted, cells, set(cells).difference(noted))
+
+    def note_all(self, turn: Turn, cells: Mapping[Any, Any], new: Iterable[Any]) -> None:
+        """Note what all cells of a turn have been until now, as `note` does.
+
+        Args:
+            turn: The turn.
+            cells: Its cells; None: there was none.
+            new: The keys of those that there were not.
+        """
+        if turn in self._whole:
+            # All others have come with the first call, or as new ones since.
+            noted = self.cells[turn]
+            self._add(noted, cells, [key for key in new if key not in noted])
+        else:
+            self._whole.add(turn)
+            self.note({turn: cells})
+
+    def _add(self, noted: dict[Any, Any], cells: Mapping[Any, Any], new: Collection[Any]) -> None:
+        for key in new:
+            if key not in self.records:
                 noted[key] = cells[key]
 
 
@@ -190,26 +208,27 @@ class CellOperator(OrderedOperator):
 
     def _put(self, orders: Orders, keys: Sequence[Any], payloads: Sequence[Any], parts: Sequence[Part]) -> None:
         """Put new cells in place."""
-        if self._snapshots:
-            # Before `put`, which overwrites them.
-            before = {turn: self._before(turn, some) for turn, some, _ in parts}
-            self._note_cells((orders, keys, payloads, self.watermark.value, before))
-        for turn, _, put in parts:
+        before: dict[Turn, dict[Any, Any]] = {}
+        for turn, some, put in parts:
             cells = self._keys_of(turn)
             count = len(cells)
+            # All of them are copied sooner than some are looked for. A key that has a record has no cell to be noted.
+            whole = self._snapshots and not self._records and count <= _DENSE * len(some)
+            if self._snapshots:  # before `put`, which overwrites them
+                before[turn] = cells.copy() if whole else {key: cells.get(key) for key in some}
             put(cells)
-            if len(cells) > count:
-                self._hold_turn(turn, len(cells) - count)
-
-    def _before(self, turn: Turn, keys: Iterable[Any]) -> dict[Any, Any]:
-        """Return the cells of some keys, and perhaps of others, as they are; None: there is none."""
-        cells = self._by_mark.get(turn, _NO_CELLS)
-        before: dict[Any, Any] = dict.fromkeys(keys)
-        # All of them are copied sooner than some are looked for. A key that has a record has no cell to be noted.
-        if not self._records and len(cells) <= _DENSE * len(before):
-            before.update(cells)
-            return before
-        return {key: cells.get(key) for key in before}
+            new = [*islice(reversed(cells), len(cells) - count)][::-1]  # behind all others
+            if new:
+                self._hold_turn(turn, len(new))
+            if whole:
+                before[turn].update(dict.fromkeys(new))
+                self._past.note_all(turn, before[turn], new)
+            elif self._snapshots:
+                self._past.note({turn: before[turn]})
+            if new and self._snapshots:
+                self._add_names(new)
+        if self._snapshots:
+            self._log.append((orders, keys, payloads, self.watermark.value, before))
 
     def _run_turn(self, timer: Timer, keys: dict[Any, Any], mark: bytes, before: int) -> None:
         ranked = self._ranked(keys)
@@ -276,7 +295,8 @@ class CellOperator(OrderedOperator):
             self._keys_of(later).update(cells)
             self._hold_turn(later, len(ranked))
         if self._snapshots:
-            self._note_cells(((mark,), (), (), 0, changed))
+            self._log.append(((mark,), (), (), 0, changed))
+            self._past.note(changed)
         if not outputs:
             return True
         each = len(outputs) // len(ranked)
@@ -362,13 +382,6 @@ class CellOperator(OrderedOperator):
             self._add_names(keys)
             for key, record in zip(keys, before, strict=True):
                 self._note_record(self._past, key, record)
-
-    def _note_cells(self, entry: Together) -> None:
-        self._log.append(entry)
-        self._past.note(entry[4])
-        for keys in entry[4].values():
-            if not self._named >= keys.keys():
-                self._add_names(keys)
 
     def _add_names(self, keys: Iterable[Any]) -> None:
         named = self._named

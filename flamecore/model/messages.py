@@ -46,6 +46,8 @@ class Report(NamedTuple):
         acks: Acks in descending (segment, time).
         heartbeats: (front number, time): no item of a lower time will come from that front. At most one a front.
         unregistered: Numbers of fronts that have ended. Never in a report that carries acks.
+        at_rest: Whether nothing at this worker waits for the minimum time of a segment that feeds another, as
+            `flamecore.abc.acker.Reporter.rest` was told last.
     """
 
     worker: int
@@ -53,6 +55,7 @@ class Report(NamedTuple):
     acks: tuple[Ack, ...] = ()
     heartbeats: tuple[tuple[int, int], ...] = ()
     unregistered: tuple[int, ...] = ()
+    at_rest: bool = False
 
 
 class MinTimes(NamedTuple):

@@ -204,6 +204,31 @@ class HeartbeatsFirst(Tolerant):
         return [*early, *super().receive(report._replace(heartbeats=()))]
 
 
+class RestlessReporter(PlainReporter):
+    """Right: says with each report whether its worker is at rest."""
+
+    at_rest = False
+
+    def rest(self, at_rest: bool) -> None:
+        self.at_rest = at_rest
+
+    def flush(self, now: float) -> Sequence[tuple[int, Report]]:
+        return [(to, report._replace(at_rest=self.at_rest)) for to, report in super().flush(now)]
+
+
+class LetsWaitersSleep(PlainTracker):
+    """Tells a worker that waits only what has changed since the report that said so."""
+
+    def news(self) -> Sequence[MinTimes]:
+        last = self.times[-1]
+        news = super().news()
+        return news if self.times[-1] != last or not self.at_rest else []
+
+    def receive(self, report: Report) -> Sequence[MinTimes]:
+        self.at_rest = report.at_rest
+        return super().receive(report)
+
+
 class NeverAdvances(PlainTracker):
     def news(self) -> Sequence[MinTimes]:
         return []
@@ -414,6 +439,7 @@ DIRECTED = [
     (check_step_by_step, "safe", plain(tracker=PrematureByOne)),
     (check_step_by_step, "safe", plain(reporter=EndsFrontsBeforeTheirAcks)),
     (check_step_by_step, "arrives", plain(tracker=WaitsForAFrontThatHasEnded)),
+    (check_step_by_step, "arrives", plain(tracker=LetsWaitersSleep, reporter=RestlessReporter)),
     (check_misuse, "refused", plain(tracker=Resurrects)),
     (check_misuse, "refused", plain(tracker=Tolerant)),
     (check_misuse, "refused", plain(tracker=LetsFrontsStartInThePast)),

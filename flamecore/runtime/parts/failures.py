@@ -62,6 +62,11 @@ class Failures:
         """
         return ((index, partial(self.hold, index)) for index in range(self._first, self._last + 1))
 
+    @property
+    def is_empty(self) -> bool:
+        """Return whether no failure is held here."""
+        return not any(self._barriers.values())
+
     def malformed(self, source: str, order: bytes, failure: Failure) -> None:
         """Take a malformed record of a front that is hosted here."""
         self.hold(self.index_of(self._sources[source], failure), order, 0, True, failure)

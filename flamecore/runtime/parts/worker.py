@@ -118,6 +118,7 @@ class Worker:
         self.outboxes = [Outbox() for _ in range(plan.workers)]
         self._owed: list[Ack] = []
         self._waiting: dict[int, Ack] = {}  # by segment: acks of items in buffers before operations
+        self._at_rest = False
         self._rears = plan.rears
         segments = plan.segments
         self._inbound = segments.inbound
@@ -131,6 +132,9 @@ class Worker:
         ways = FailureWays(index, plan, random=random, outboxes=self.outboxes, held=self._failures)
         self._segment_of = (*segments.entered, *self._failures.segments, *segments.entered)
         self.compiled = compile_worker(plan, index, random, self.outboxes, ways.fail_at, operators, encodes)
+        # Timers and marks wait for minimum times without an item, and so do barriers before the last segments.
+        feeding = frozenset().union(*segments.inbound)
+        self._may_rest = not self.compiled.ordered and feeding.isdisjoint({*self._opens.values(), self._last})
         self._told = dict.fromkeys(self.compiled.timed, MIN_TIME)  # by segment, the last time passed to operators
         self.compiled.arrivals.update(self._failures.arrivals())
         self._folding = [
@@ -484,6 +488,10 @@ class Worker:
         if self._opening is not None:
             reporter.unregister(self._opening)
             self._opening = None
+        at_rest = self._may_rest and not self._waiting and self._failures.is_empty
+        if at_rest is not self._at_rest:
+            self._at_rest = at_rest
+            reporter.rest(at_rest)
         for tracker, report in reporter.flush(now):
             out.append((f"acker/{tracker}", report))
         self._release(out)

@@ -61,7 +61,7 @@ def _settle(bench: Bench, listener: Listener, *wanted: int) -> None:
 
 
 def check_step_by_step(make: Make) -> None:
-    """Check small cases: one item, two fronts, a chain of items, two segments.
+    """Check small cases: one item, two fronts, a chain of items, two segments, workers at rest.
 
     Raises:
         LawBroken: `safe` or `arrives`.
@@ -105,6 +105,20 @@ def check_step_by_step(make: Make) -> None:
     _settle(bench, listener, 5, 2)
     bench.received(1, item)
     _settle(bench, listener, 5, 5)
+    for reporter in bench.reporters:
+        reporter.rest(at_rest=True)
+    item = bench.hand_over(0, 1, 5)
+    bench.promise(0, 1, 8)
+    bench.stepped(0)
+    bench.run(arrive=False)
+    bench.reporters[1].rest(at_rest=False)
+    waiting = bench.hand_over(1, 1, 6)  # to itself: it waits there for the segment before
+    _settle(bench, listener, 8, 5)
+    bench.received(1, item)
+    _settle(bench, listener, 8, 6)
+    bench.reporters[1].rest(at_rest=True)
+    bench.received(1, waiting)
+    _settle(bench, listener, 8, 8)
 
 
 @contextmanager

@@ -15,7 +15,9 @@ class CentralizedReporter(SteppingReporter):
     def _reports(
         self, tick: int, acks: tuple[Ack, ...], heartbeats: Heartbeats, ended: tuple[int, ...]
     ) -> list[tuple[int, Report]]:
-        return [(0, Report(self._worker, tick, acks, heartbeats, ended))] if acks or heartbeats or ended else []
+        if not (acks or heartbeats or ended):
+            return []
+        return [(0, Report(self._worker, tick, acks, heartbeats, ended, self._at_rest))]
 
 
 class Centralized(Acker):

@@ -45,6 +45,9 @@ class LocalReporter(MergingReporter):
         else:
             acks[time] = xor
 
+    def rest(self, at_rest: bool) -> None:
+        self._inner.rest(at_rest)
+
     def flush(self, now: float) -> Sequence[tuple[int, Report]]:
         if self._count or self._heartbeats or self._ended:
             if self._deadline is None:

@@ -20,6 +20,7 @@ class MergingReporter(Reporter):
         self._heartbeats: dict[int, int] = {}
         self._ended: list[int] = []
         self._promises: dict[int, int] = {}  # latest heartbeat of each front, sent or not
+        self._at_rest = False
 
     def ack(self, segment: int, time: int, xor: int) -> None:
         acks = self._acks[segment]
@@ -51,6 +52,9 @@ class MergingReporter(Reporter):
     def unregister(self, front: int) -> None:
         self._ended.append(front)
         self._promises.pop(front, None)  # registered again, it may go on from any time the tracker allows
+
+    def rest(self, at_rest: bool) -> None:
+        self._at_rest = at_rest
 
     def _take_acks(self) -> tuple[Ack, ...]:
         """Empty the buffer, highest (segment, time) first.

@@ -26,6 +26,9 @@ class XorTracker(Tracker):
     segments that feed it, or, if none does, than the lowest heartbeat of the fronts. When the last front has ended, the
     highest heartbeat that an ended front has given takes its place, so everything sent is released.
 
+    While all workers are at rest, nobody waits for the minimum time of a segment that feeds another. Its news are told
+    with those of a segment that feeds none, or once a worker waits.
+
     Args:
         plan: The plan of the acker.
         shard: Whether this tracker sees the acks of some times only. Its minimum times may then go back, and its news
@@ -43,9 +46,16 @@ class XorTracker(Tracker):
         self._ticks = [0] * plan.workers
         self._shard = shard
         self._joined = False  # a front that joins further on may raise the bound; reported with the next report
+        feeding = frozenset().union(*plan.segments)
+        self._ends = tuple(segment for segment in range(len(plan.segments)) if segment not in feeding)
+        self._restless = set(range(plan.workers))
+        self._untold = False  # whether a minimum time has changed since the last news
+        self._told = (plan.start,) * len(self._ends)  # of the segments that feed no other
 
     def receive(self, report: Report) -> Sequence[MinTimes]:
-        worker, tick, acks, heartbeats, unregistered = report
+        worker, tick, acks, heartbeats, unregistered, at_rest = report
+        if at_rest is (worker in self._restless):  # another state than before
+            (self._restless.discard if at_rest else self._restless.add)(worker)
         moved, self._joined = self._joined, False
         if tick:
             if tick != self._ticks[worker] + 1:
@@ -61,8 +71,21 @@ class XorTracker(Tracker):
             self._unregister(front)
             moved = True
         told = bool(tick) and self._shard
-        changed = (moved or told) and self._advance()
-        return (self.current(),) if changed or told else ()
+        if (moved or told) and self._advance():
+            self._untold = True
+        if told or (self._untold and self._is_awaited()):
+            self._untold = False
+            return (self.current(),)
+        return ()
+
+    def _is_awaited(self) -> bool:
+        """Return whether somebody acts on what has changed since the last news."""
+        times = self._times
+        ends = tuple([times[segment] for segment in self._ends])
+        if not self._restless and ends == self._told:
+            return False
+        self._told = ends
+        return True
 
     def register(self, front: int, time: int | None = None) -> int:
         # The first segments are furthest: an item of the new front enters there.

@@ -54,6 +54,24 @@ def test_f5_one_report_a_flush_merged_and_highest_first(centralized: Reporter) -
     assert list(centralized.flush(0.0)) == [(0, Report(1, 2, (Ack(0, 4, X),)))]
 
 
+def test_reports_say_whether_the_worker_is_at_rest(centralized: Reporter, local: Reporter) -> None:
+    for reporter in (centralized, local):
+        reporter.heartbeat(1, 1)
+        reporter.flush(0.0)
+        assert [report.at_rest for _, report in reporter.flush(1.0)] in ([], [False])
+        reporter.rest(at_rest=True)
+        assert list(reporter.flush(1.0)) == [], "no report for its own sake"
+        reporter.heartbeat(1, 2)
+        reporter.flush(1.0)
+        reporter.heartbeat(1, 3)
+        reporter.ack(0, 3, X)
+        reporter.rest(at_rest=False)
+        reporter.flush(1.5)
+        reporter.rest(at_rest=True)
+        reporter.heartbeat(1, 4)
+        assert [report.at_rest for _, report in reporter.flush(9.0)] == [True]
+
+
 def test_f3_and_f4_the_end_of_a_front_waits_for_the_acks_and_is_due_at_once(centralized: Reporter) -> None:
     centralized.ack(0, 1, X)
     centralized.heartbeat(1, 2)

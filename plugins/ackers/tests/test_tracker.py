@@ -52,6 +52,24 @@ def test_case_30_heartbeats_move_time_alone_and_with_an_item() -> None:
     assert tracker.tell((0, 0, X)) == [(0, 1)]
 
 
+def test_while_all_workers_are_at_rest_only_the_last_segments_have_news() -> None:
+    tracker = XorTracker(AckerPlan(2, TWO, (A,)))
+
+    def tell(worker: int, tick: int, *acks: Ack, at_rest: bool, beat: int = 0) -> list[MinTimes]:
+        beats = ((A, beat),) if beat else ()
+        return list(tracker.receive(Report(worker, tick, acks, beats, at_rest=at_rest)))
+
+    assert tell(0, 1, Ack(1, 3, X), at_rest=True, beat=3) == [MinTimes((3, 3))]
+    assert tell(0, 0, at_rest=True, beat=5) == [MinTimes((5, 3))], "worker 1 has not said that it is at rest"
+    assert tell(1, 1, Ack(1, 4, Y), at_rest=True) == []
+    assert tell(0, 0, at_rest=True, beat=6) == []
+    assert tracker.current() == MinTimes((6, 3)), "a new subscriber learns it"
+    assert tell(1, 2, Ack(1, 4, Y), at_rest=False) == [MinTimes((6, 3))], "one that waits is told at once"
+    assert tell(0, 0, at_rest=True, beat=7) == [MinTimes((7, 3))]
+    assert tell(1, 3, Ack(1, 8, Y), at_rest=True) == []
+    assert tell(0, 2, Ack(1, 3, X), at_rest=True) == [MinTimes((7, 7))]
+
+
 def test_case_31_fronts_come_and_go() -> None:
     tracker = Driven(fronts=(A, B))
     assert tracker.tell(beats={A: 10}) == []

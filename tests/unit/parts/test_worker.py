@@ -418,6 +418,41 @@ def test_items_that_wait_are_reported_until_they_go_in() -> None:
     assert [count for _, count in bench.released(9)] == list(range(1, 7))
 
 
+class Rests(Log):
+    """Writes down what it is told of rest, too."""
+
+    def rest(self, at_rest: bool) -> None:
+        self.calls.append(("rest", at_rest))
+
+
+def test_a_worker_is_at_rest_unless_something_waits_for_a_segment() -> None:
+    graph = flow(keyed)
+    bench = Bench(graph, index=1, workers=3, advance=False)
+    bench.worker.reporter = bench.log = Rests()
+    index = next(vertex.index for vertex in graph.vertices if vertex.name == "count")
+    bench.flush()
+    assert bench.log.taken() == [("rest", True)]
+    bench.flush()
+    assert bench.log.taken() == [], "said once"
+    order = Meta(GlobalTime(3, 1), (0,)).order
+    bench.worker.receive("worker/0", Items([(index, 0, True, [order], ["x"])], (Ack(0, 3, 7),)))
+    bench.flush()
+    assert ("rest", False) in bench.log.taken()
+    bench.min_time(4, segment=0)
+    assert ("rest", True) in bench.log.taken()
+
+
+def test_a_worker_with_a_sink_before_the_last_segment_is_never_at_rest() -> None:
+    made = fc.Flow("short")
+    stream = made.source("in", int)
+    stream.sink("first")
+    stream.key_by(lambda value: value).count().sink("out")
+    bench = Bench(made.graph(), workers=2)
+    bench.worker.reporter = bench.log = Rests()
+    bench.flush()
+    assert bench.log.taken() == []
+
+
 # -- malformed and failing records ------------------------------------------------------------
 
 

@@ -87,6 +87,13 @@ class Advance:
 
     def confirm(self, known: bytes) -> None:
         """Count early items below an order as final."""
+        for _, _, orders, _ in self.pieces:
+            if orders[-1] >= known:
+                break
+        else:
+            self._final += self.outstanding
+            self.pieces, self.outstanding = [], 0
+            return
         right, self.pieces = _parted(self.pieces, known)
         count = _live(right)
         self.outstanding -= count
@@ -143,6 +150,7 @@ class ReorderBuffer:
         self._lets_ahead = advance
         self._early = Advance()
         self._passed = b""  # the greatest order that has gone in
+        self._confirmed = b""  # the order below which nothing is outstanding
 
     @property
     def in_vain(self) -> int:
@@ -216,12 +224,17 @@ class ReorderBuffer:
             # would grow with the square of the records.
             if left:
                 self._put_in(self._take_back(left, passed), final=True)
-        if early.pieces:
-            early.confirm(passed)
-        self.is_ready = bool(self._waiting) and self._waiting[0][0] < known
+        if passed > self._confirmed:
+            self._confirmed = passed
+            if early.pieces:
+                early.confirm(passed)
+        if not self._waiting:
+            self.is_ready = False
+            return
+        self.is_ready = self._waiting[0][0] < known
         # Early only while little waits: of much, some is certainly late, and to insert it costs
         # more than the round with the acker.
-        if self._waiting and not self.is_ready and self._lets_ahead and early.outstanding + self._count <= _LITTLE:
+        if not self.is_ready and self._lets_ahead and early.outstanding + self._count <= _LITTLE:
             bound = self._bound(None, most)
             left = self._put_in(self._take(bound), final=False)
             self._put_back(left)
@@ -254,7 +267,7 @@ class ReorderBuffer:
             The pieces that the advance cannot pay for.
         """
         early = self._early
-        if early.pieces:
+        if early.pieces and any([orders[0] <= self._passed for _, _, orders, _ in ready]):
             # The least order above `_passed`: an item of that very order is another version of the
             # last one, and no repair of what is behind it.
             late, ready = _parted(ready, self._passed + b"\0")
@@ -267,7 +280,7 @@ class ReorderBuffer:
         count = 0 if final else early.outstanding + _live(ready)
         if not final and not early.allows(count):
             return [*ready]
-        pieces = _merged(ready)
+        pieces = _merged(ready) if len(ready) > 1 else iter(ready)
         for piece in pieces:
             trace, alive, orders, payloads = piece
             if orders[0] != self._passed:

@@ -119,6 +119,10 @@ class Worker:
         self._owed: list[Ack] = []
         self._waiting: dict[int, Ack] = {}  # by segment: acks of items in buffers before operations
         self._at_rest = False
+        self._grew = True
+        """Whether a minimum time has grown since the last release."""
+        self._knowns: list[bytes] | None = None
+        """For each of `_drained`, the time below which nothing more is to come, if it is known."""
         self._rears = plan.rears
         segments = plan.segments
         self._inbound = segments.inbound
@@ -132,6 +136,8 @@ class Worker:
         ways = FailureWays(index, plan, random=random, outboxes=self.outboxes, held=self._failures)
         self._segment_of = (*segments.entered, *self._failures.segments, *segments.entered)
         self.compiled = compile_worker(plan, index, random, self.outboxes, ways.fail_at, operators, encodes)
+        self._steps = (*self._merges, *self.compiled.waiting)
+        self._drained = [waiting for waiting in self.compiled.waiting if waiting.segment is not None]
         # Timers and marks wait for minimum times without an item, and so do barriers before the last segments.
         feeding = frozenset().union(*segments.inbound)
         self._may_rest = not self.compiled.ordered and feeding.isdisjoint({*self._opens.values(), self._last})
@@ -428,7 +434,8 @@ class Worker:
             arrive(message.pieces, self.compiled.arrivals, self.compiled.arriving_runs)
             self._owed.extend(message.acks)
         elif kind is MinTimes:
-            self.listener.receive(int(sender.rpartition("/")[2]), message)
+            if self.listener.receive(int(sender.rpartition("/")[2]), message):
+                self._grew, self._knowns = True, None
         elif kind is Settled:
             self.trim(message.time)
         elif kind is Busy:
@@ -445,19 +452,26 @@ class Worker:
         """Run some waiting items that nothing can come before; return whether more could."""
         if self._merges:
             self._run_waiting()
-        for waiting in self.compiled.waiting:
-            if waiting.segment is not None:
-                # The least of all segments that lead here: an item may come from any of them.
-                known = encode_time(min(map(self.listener.min_time, self._inbound[waiting.segment])))
-                waiting.drain(known, self.step_items)
+        if self._knowns is None:
+            self._knowns = [self._known_at(waiting.segment) for waiting in self._drained if waiting.segment is not None]
+        for waiting, known in zip(self._drained, self._knowns, strict=True):
+            waiting.drain(known, self.step_items)
         for intake in self.compiled.timers:
             if intake.to_store is not None:
                 self.given_times.append(GivenTimes(MIN_FRONT, intake.to_store - 1, 1))
                 intake.to_store = None
         return self._is_ready()
 
+    def _known_at(self, segment: int) -> bytes:
+        """Return the encoded time below which nothing more comes to the buffers of a segment."""
+        # The least of all segments that lead here: an item may come from any of them.
+        return encode_time(min(map(self.listener.min_time, self._inbound[segment])))
+
     def _is_ready(self) -> bool:
-        return any(each.is_ready for each in (*self._merges, *self.compiled.waiting))
+        for each in self._steps:  # noqa: SIM110 - twice a flush, in which a generator costs more than all the rest
+            if each.is_ready:
+                return True
+        return False
 
     def flush(self, now: float, *, stepped: bool = False) -> Outgoing:
         """Return the messages to send after the last calls, in order.
@@ -494,8 +508,11 @@ class Worker:
             reporter.rest(at_rest)
         for tracker, report in reporter.flush(now):
             out.append((f"acker/{tracker}", report))
-        self._release(out)
-        self._tell_time()  # after the report: the acker of a single worker has news at once
+        if self._grew or self.compiled.outlets or not self._failures.is_empty:
+            self._release(out)
+        if self._grew:
+            self._grew = False
+            self._tell_time()
         return out
 
     def _tell_time(self) -> None:
@@ -535,6 +552,8 @@ class Worker:
         for waiting in self.compiled.waiting:
             if (order := waiting.lowest) is not None and waiting.segment is not None:
                 lowest[waiting.segment] = min(order, lowest.get(waiting.segment, order))
+        if not lowest and not self._waiting:
+            return
         for segment in lowest.keys() | self._waiting.keys():
             before = self._waiting.get(segment)
             time = decode_time(lowest[segment]) if segment in lowest else None

@@ -69,13 +69,18 @@ class ReturnedCredit:
         self.latency = Histogram()
         self._times = DeliveryTimes(worker.plan.rears)
         self._seen = MIN_TIME
+        self._noted = False
 
     def note(self, word: Delivered) -> None:
         """Note when what a rear reports was delivered."""
+        self._noted = True
         self._times.note(word, monotonic())
 
     def release(self) -> None:
         """Return the credit of records that all rears have delivered since the last call."""
+        if not self._noted:
+            return
+        self._noted = False
         delivered = self._worker.delivered()
         if delivered <= self._seen:
             return
@@ -142,10 +147,11 @@ class WorkerTask:
 
     def flush(self) -> None:
         """Send the worker's messages, and schedule the next flush when it is due."""
-        now = monotonic()
+        time = asyncio.get_running_loop().time
+        now = time()
         worker = self.worker
         if worker.has_steps:
-            self._step(now)
+            self._step(now, time)
         outgoing = worker.flush(now, stepped=True)
         self.sender.send_all(self._sent(outgoing) if self.partitions else outgoing)
         if self.snapshots is not None:
@@ -171,12 +177,12 @@ class WorkerTask:
                 partition.put(message)
         return rest
 
-    def _step(self, start: float) -> None:
+    def _step(self, start: float, time: Callable[[], float]) -> None:
         """Run waiting items, within the time of a step, in which others wait."""
         worker, begun = self.worker, start
         while True:
             more = worker.step()
-            now = monotonic()
+            now = time()
             if now - begun > _STEP_S / _STEPS:
                 worker.step_items = max(worker.step_items // 2, 1)
             elif more:
@@ -216,12 +222,15 @@ class WorkerTask:
 
     async def run(self) -> None:
         """Run until cancelled."""
-        endpoint, plain = self.sender.endpoint, self.door.plain
+        endpoint, plain, time = self.sender.endpoint, self.door.plain, asyncio.get_running_loop().time
         while True:
             delivery: Delivery | None = await endpoint.receive()
-            now = monotonic()
+            now = time()
             end = now + _BURST_S
             taken = 0
+            # Deliveries return credit, and nothing else: a flush for each would be a fifth of a worker's flushes where
+            # lines come one by one.
+            due = self.snapshots is not None
             with self._working:
                 # Several messages before one flush: reports and hand-overs of all of them leave as
                 # one message each.
@@ -230,10 +239,12 @@ class WorkerTask:
                     # one can measure.
                     if type(delivery.message) in plain or self.door.admits(*delivery):
                         self._handle(delivery)
+                    due = due or type(delivery.message) is not Delivered
                     taken += 1
-                    now = monotonic()
+                    now = time()
                     delivery = endpoint.receive_nowait() if taken < _BURST and now < end else None
-                self.flush()
+                if due:
+                    self.flush()
                 self._credit.release()
             if taken == _BURST or now >= end:
                 await asyncio.sleep(0)  # more may be there, but first the sent messages must leave

@@ -52,10 +52,14 @@ class InprocEndpoint(Endpoint):
         return peer
 
     def send_nowait(self, to: str, message: Any) -> bool:
-        peer = self._peer(to)
-        if peer._senders or len(peer._queue) >= self._transport.options.room:
+        transport = self._transport
+        peer = None if self._closed else transport.endpoints.get(to)
+        if peer is None:
+            peer = self._peer(to)
+        if peer._senders or len(peer._queue) >= transport.options.room:
             return False
-        peer._take(Delivery(self.address, self._transport.copy(message)))
+        peer._queue.append(Delivery(self.address, transport.copy(message) if transport.options.serialise else message))
+        peer._ready.set()
         return True
 
     async def send(self, to: str, message: Any) -> None:
@@ -64,22 +68,15 @@ class InprocEndpoint(Endpoint):
         peer = self._peer(to)
         await peer._senders.wait(Delivery(self.address, self._transport.copy(message)))
 
-    def _take(self, delivery: Delivery) -> None:
-        self._queue.append(delivery)
-        self._ready.set()
-
     def receive_nowait(self) -> Delivery | None:
         if self._closed:
             raise TransportClosedError(f"{self.address} is closed", address=self.address, peer="")
         if not self._queue:
             return None
         delivery = self._queue.popleft()
-        self._make_room()
-        return delivery
-
-    def _make_room(self) -> None:
         if self._senders:
             self._senders.admit(lambda: len(self._queue) < self._transport.options.room, self._queue.append)
+        return delivery
 
     async def receive(self) -> Delivery:
         while (delivery := self.receive_nowait()) is None:

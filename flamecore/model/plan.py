@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from operator import attrgetter, itemgetter
+from types import MethodDescriptorType
+from typing import Final, NamedTuple
 
 from flamecore.errors import JobError
 from flamecore.model.clock import MOST_FRONTS
@@ -13,7 +15,7 @@ from flamecore.model.hashing import KEY_GROUPS, key_group, owners, stable_hash
 from flamecore.model.meta import MAX_FRONT, FrontId
 from flamecore.model.segments import Segments
 from flamecore.model.settings import JobSettings
-from flamecore.model.vertices import ByHash, ByKey, Vertex
+from flamecore.model.vertices import ByHash, ByKey, Map, Vertex
 
 DEAD_LETTERS = "dead_letter"
 """Name of the rear that takes dead letters."""
@@ -23,7 +25,7 @@ class Placement(NamedTuple):
     """The workers of fronts and key groups. Outputs do not depend on it.
 
     Attributes:
-        hosts: Worker of each front, in the order of their numbers. Fronts beyond them are dealt out in turn.
+        hosts: Worker of each front, in the order of their numbers. Fronts beyond them are dealt out by default.
         owners: Owner of each key group, for vertices without a home. The groups of a worker are consecutive, because a
             stored part of the state names one range of them.
     """
@@ -76,6 +78,7 @@ class Plan:
     segments: Segments = field(init=False, repr=False, compare=False)
     owners: tuple[int, ...] = field(init=False, repr=False, compare=False)
     homes: Mapping[Vertex, int] = field(init=False, repr=False, compare=False)
+    _hosting: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         workers, owning = self.settings.workers, self.settings.owners
@@ -98,6 +101,7 @@ class Plan:
             self.placement.check(workers)
         owned = owners(workers, owning) if self.placement is None else self.placement.owners
         object.__setattr__(self, "owners", owned)
+        object.__setattr__(self, "_hosting", hosting_workers(self.graph, workers, {*owned, *homes.values()}))
         if len(self.fronts) >= MAX_FRONT:
             raise ValueError(f"{len(self.fronts)} fronts are more than can be numbered")
         if self.settings.clock == "blocks" and len(self.fronts) > MOST_FRONTS:
@@ -168,8 +172,52 @@ class Plan:
         """Return the worker that hosts a front."""
         if self.placement is not None and number <= len(self.placement.hosts):
             return self.placement.hosts[number - 1]
-        # The first workers first: the last ones own the key groups where not all do.
-        return (number - 1) % self.workers
+        return self._hosting[(number - 1) % len(self._hosting)]
+
+
+_LIGHT: Final = (MethodDescriptorType, itemgetter, attrgetter)
+"""Classes of functions that take less than a keyed operation does with one output: methods of built-in classes."""
+
+
+# On two processes, where one owns the keys of a word count, it is the busier one already. If it also reads one of two
+# files, all the job waits for it, and it has to merge its own records with the other's: a third more CPU time.
+def hosting_workers(graph: Graph, workers: int, owning: Container[int]) -> Sequence[int]:
+    """Return the workers to which fronts are dealt out by default, in turn.
+
+    All workers host some, so that reading is shared, unless the work before the first keyed operations is light: then
+    the workers that own keys are the busiest, and the others host the fronts.
+
+    Args:
+        graph: Graph of the job.
+        workers: Number of workers.
+        owning: Workers that own key groups, or are the home of a cycle.
+
+    >>> hosting_workers(Graph(), 4, (2, 3))
+    range(0, 4)
+    """
+    # The first workers own no key groups where not all do. Standard input is that of worker 0.
+    spare = [worker for worker in range(workers) if worker not in owning]
+    return spare if 0 in spare and graph.sources and is_light_before_keys(graph) else range(workers)
+
+
+def is_light_before_keys(graph: Graph) -> bool:
+    """Return whether nothing but methods of built-in classes runs before items go to the owners of their keys.
+
+    What a function of the user's costs is not known before it has run, nor what it costs to make records that are no
+    texts.
+    """
+    ways: list[Vertex] = []
+    for source in graph.sources:
+        if source.type not in (str, bytes):
+            return False
+        ways += graph.successors(source)
+    for vertex in ways:  # it grows meanwhile; there is no cycle without a route
+        if isinstance(vertex.route, (ByKey, ByHash)):
+            continue
+        if vertex.route is not None or type(vertex) is not Map or not isinstance(vertex.function, _LIGHT):
+            return False
+        ways += graph.successors(vertex)
+    return True
 
 
 def owning_workers(graph: Graph, workers: int, homes: Container[Vertex] = ()) -> int:

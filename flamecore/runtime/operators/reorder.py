@@ -267,7 +267,7 @@ class ReorderBuffer:
             The pieces that the advance cannot pay for.
         """
         early = self._early
-        if early.pieces and any([orders[0] <= self._passed for _, _, orders, _ in ready]):
+        if early.pieces and ready and min([piece[2][0] for piece in ready]) <= self._passed:
             # The least order above `_passed`: an item of that very order is another version of the
             # last one, and no repair of what is behind it.
             late, ready = _parted(ready, self._passed + b"\0")

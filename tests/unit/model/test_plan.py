@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from typing import Any
 
 import pytest
 
@@ -90,6 +91,42 @@ def test_the_number_of_owners_can_be_set() -> None:
     assert set(Plan(flow.graph(), fronts, JobSettings(workers=4, owners=4)).owners) == {0, 1, 2, 3}
     assert set(Plan(flow.graph(), fronts, JobSettings(workers=4, owners=1)).owners) == {3}
     assert set(Plan(flow.graph(), fronts, JobSettings(workers=2, owners=3)).owners) == {0, 1}, "there are no more"
+
+
+@pytest.mark.parametrize(
+    ("split", "of", "owners", "hosts"),
+    [
+        (str.split, str, None, [0, 1, 0]),
+        (lambda line: line.split(), str, None, [0, 1, 2]),  # what it costs is not known
+        (str.split, object, None, [0, 1, 2]),  # nor is it what making a record costs
+        (str.split, str, 1, [0, 1, 2]),
+        (str.split, str, 4, [0, 1, 2]),
+    ],
+)
+def test_fronts_leave_the_owners_of_keys_alone_if_little_runs_before_these(
+    split: Any, of: type, owners: int | None, hosts: list[int]
+) -> None:
+    flow = fc.Flow("words")
+    flow.source("lines", of).flat_map(split).key_by(lambda word: word).count().sink("counts")
+    fronts = tuple(FrontId("lines", number) for number in range(3))
+    plan = Plan(flow.graph(), fronts, JobSettings(workers=4, owners=owners))
+    assert [plan.host_of(number) for number in (1, 2, 3)] == hosts
+
+
+@pytest.mark.parametrize("before", ["rebalance", "sink", "function"])
+def test_fronts_are_shared_if_more_than_light_work_runs_beside_them(before: str) -> None:
+    flow = fc.Flow("words")
+    lines = flow.source("lines", str)
+    if before == "rebalance":
+        lines = lines.rebalance()
+    elif before == "sink":
+        lines.sink("copy")
+    else:
+        lines = lines.map(lambda line: line)
+    lines.flat_map(str.split).key_by(lambda word: word).count().sink("counts")
+    fronts = tuple(FrontId("lines", number) for number in range(2))
+    plan = Plan(flow.graph(), fronts, JobSettings(workers=2, owners=1))
+    assert [plan.host_of(number) for number in (1, 2)] == [0, 1]
 
 
 def test_a_placement_says_where_fronts_and_key_groups_are() -> None:

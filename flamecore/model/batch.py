@@ -14,7 +14,7 @@ from operator import eq
 from types import FunctionType
 from typing import Any, Final, SupportsIndex, TypeVar, overload
 
-from flamecore.model.meta import child_codes, encode_child
+from flamecore.model.meta import child_codes, encode_child, encode_time, orders_of
 
 T = TypeVar("T")
 
@@ -32,6 +32,9 @@ _FEW: Final = 32
 
 _STRETCH: Final = 16
 """Least orders in a stretch, on average, for which a merge by stretches costs less than a sort of all orders."""
+
+_SPARSE: Final = 3
+"""Of so many times as many records, all orders take as long to spell out as those of the chosen ones alone."""
 
 _LONG: Final = 128
 """Most bytes shared by derived orders: longer ones are spelled out, so that a small message does not stand for a large
@@ -144,6 +147,70 @@ class DerivedOrders(Sequence[bytes]):
         return repr(self.materialise())
 
 
+# Most orders of records are never looked at: an operation needs the first and the last, or selects some of them. To
+# spell one out takes as long as a short function of the user's.
+class RecordOrders(Sequence[bytes]):
+    """Orders of records of one front, equal to any sequence of the same orders.
+
+    Args:
+        first: A time.
+        places: How much later each record is, ascending.
+        suffix: The bytes after the time.
+    """
+
+    __slots__ = ("_materialised", "first", "places", "suffix")
+
+    def __init__(self, first: int, places: Sequence[int], suffix: bytes) -> None:
+        self.first, self.places, self.suffix = first, places, suffix
+        self._materialised: list[bytes] | None = None
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Orders: ...
+
+    def __getitem__(self, index: int | slice) -> bytes | Orders:
+        if self._materialised is not None:
+            return self._materialised[index]
+        if isinstance(index, slice):
+            step = 1 if index.step is None else index.step
+            return RecordOrders(self.first, self.places[index], self.suffix) if step > 0 else [*self][index]
+        return encode_time(self.first + self.places[index]) + self.suffix
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self.materialise())
+
+    def materialise(self) -> list[bytes]:
+        """Return all orders, spelled out and cached; do not change the list."""
+        if self._materialised is None:
+            first, places, suffix = self.first, self.places, self.suffix
+            if type(places) is range and places.step == 1:
+                self._materialised = orders_of(first + places.start, len(places), suffix)
+            elif not places or len(places) * _SPARSE < places[-1] - places[0]:
+                self._materialised = [encode_time(first + place) + suffix for place in places]
+            else:
+                start = places[0]
+                every = orders_of(first + start, places[-1] - start + 1, suffix)
+                self._materialised = [every[place - start] for place in places]
+        return self._materialised
+
+    def selected(self, selectors: Sequence[object]) -> RecordOrders:
+        """Return the orders whose selector is true."""
+        return RecordOrders(self.first, list(compress(self.places, selectors)), self.suffix)
+
+    def __eq__(self, other: object) -> bool:
+        return self.materialise() == list(other) if isinstance(other, Sequence) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # like a list
+
+    def __repr__(self) -> str:
+        return repr(self.materialise())
+
+
 def made_of(orders: Orders, ancestors: Sequence[bytes]) -> Iterator[tuple[int, int]]:
     """Yield (index of an ancestor, number of orders derived from it), in order.
 
@@ -186,15 +253,15 @@ def extended(orders: Orders, code: bytes) -> Orders:
         return DerivedOrders(orders.bases, orders.counts, orders.first, orders.tail + code)
     if len(orders) <= _FEW or len(code) > _LONG:
         return [order + code for order in orders]
-    return DerivedOrders(materialise(orders), None, 0, code)
+    return DerivedOrders(orders if type(orders) is RecordOrders else materialise(orders), None, 0, code)
 
 
 def selected(orders: Orders, selectors: Sequence[object]) -> Orders:
     """Return the orders whose selector is true."""
     # With several orders to a base, a selection may leave some of them, which counts cannot say.
     if type(orders) is DerivedOrders and orders.counts is None:
-        return DerivedOrders(list(compress(orders.bases, selectors)), None, orders.first, orders.tail)
-    return list(compress(orders, selectors))
+        return DerivedOrders(selected(orders.bases, selectors), None, orders.first, orders.tail)
+    return orders.selected(selectors) if type(orders) is RecordOrders else list(compress(orders, selectors))
 
 
 def joined(parts: Sequence[Orders]) -> Orders:
@@ -290,7 +357,7 @@ def stretches(runs: Sequence[Orders]) -> list[tuple[int, int, int]] | None:
         None if stretches are so short that the merge would cost more than a sort, or an order is in two runs, or orders
         derived from one in a run may lie around an order of another run.
     """
-    bases = [orders.bases if type(orders) is DerivedOrders else orders for orders in runs]
+    bases = [materialise(orders.bases if type(orders) is DerivedOrders else orders) for orders in runs]
     found: list[tuple[int, int, int]] = []
     at = [0] * len(runs)
     taken = [0] * len(runs)
@@ -319,7 +386,7 @@ def stretches(runs: Sequence[Orders]) -> list[tuple[int, int, int]] | None:
 
 def materialise(orders: Orders) -> Orders:
     """Return the orders, spelled out; do not change the result."""
-    return orders.materialise() if type(orders) is DerivedOrders else orders
+    return orders.materialise() if isinstance(orders, (DerivedOrders, RecordOrders)) else orders
 
 
 def pack(orders: Orders) -> Note:

@@ -456,7 +456,8 @@ class PlacingOperator(Operator):
                 check_key(place)
         except Exception:  # noqa: BLE001 - as above
             return each(self.step)(orders, trace, payloads)
-        self.records.note(materialise(orders), places)
+        orders = materialise(orders)
+        self.records.note(orders, places)
         return self._emit_run(extended(orders, CHILD[0]), trace ^ self._ident, payloads)
 
 

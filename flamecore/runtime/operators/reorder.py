@@ -420,9 +420,9 @@ def _merged(pieces: Sequence[Waiting]) -> Iterator[Waiting]:
     # alike are interleaved by the lines.
     if len({piece[:2] for piece in pieces}) == 1 and _mixed(pieces):
         runs = [piece[2:] for piece in pieces]
-        found = interleaved(runs) or (
-            sorted_together(runs) if stretches([orders for orders, _ in runs]) is None else None
-        )
+        found = interleaved(runs)
+        if found is None and stretches([orders for orders, _ in runs]) is None:
+            found = sorted_together(runs)
         if found is not None:
             yield (*pieces[0][:2], *found)
             return

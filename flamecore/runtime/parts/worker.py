@@ -17,6 +17,7 @@ from flamecore.abc.operator import Columns
 from flamecore.abc.sink import Encode
 from flamecore.abc.source import Batch
 from flamecore.errors import JobError
+from flamecore.model.batch import Orders, RecordOrders
 from flamecore.model.failure import Failure
 from flamecore.model.messages import (
     CONTROL,
@@ -30,7 +31,7 @@ from flamecore.model.messages import (
     Released,
     Settled,
 )
-from flamecore.model.meta import MIN_FRONT, MIN_TIME, decode_time, encode_time, orders_of
+from flamecore.model.meta import MIN_FRONT, MIN_TIME, decode_time, encode_time
 from flamecore.model.plan import DEAD_LETTERS, Plan
 from flamecore.runtime.operators.compiler import compile_worker
 from flamecore.runtime.operators.exchange import Outbox, arrive
@@ -193,7 +194,8 @@ class Worker:
             merge = self._merge_of.get(number)
             mixed = malformed or batch.ahead
             if merge is None:
-                self._run(front.name.source, orders_of(first, len(values), front.suffix), values, mixed)
+                orders = RecordOrders(first, range(len(values)), front.suffix)
+                self._run(front.name.source, orders, values, mixed)
             else:
                 merge.add(number, first, values, mixed=mixed)
         # Times of the wall clock are not the same in a second run, so they are stored before an
@@ -207,7 +209,7 @@ class Worker:
         else:
             self._promise(number, front.next_time if times_left is None else front.promise())
 
-    def _run(self, source: str, orders: list[bytes], values: list[Any], mixed: bool) -> None:
+    def _run(self, source: str, orders: Orders, values: list[Any], mixed: bool) -> None:
         """Run records from the first operation that has not run.
 
         The arguments are those of `Records`.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from itertools import pairwise
+from itertools import compress, pairwise
 from random import Random
 
 import pytest
@@ -15,6 +15,7 @@ from flamecore.model.batch import (
     DerivedOrders,
     Lines,
     Orders,
+    RecordOrders,
     ascending,
     children,
     extended,
@@ -29,7 +30,7 @@ from flamecore.model.batch import (
     woven,
 )
 from flamecore.model.messages import Items, Released
-from flamecore.model.meta import GlobalTime, encode_child
+from flamecore.model.meta import GlobalTime, encode_child, encode_time
 from flamecore.runtime.codec.codec import Codec
 
 CODE = encode_child(1) + encode_child(0)
@@ -60,10 +61,39 @@ def derived(draw: st.DrawFn) -> tuple[Orders, list[bytes]]:
     return orders, wanted
 
 
+@st.composite
+def of_records(draw: st.DrawFn) -> tuple[Orders, list[bytes]]:
+    """Orders of records, some of which may have been selected or changed by maps, and the same ones in a list."""
+    first, count = draw(st.integers(-300, 300)), draw(st.integers(1, 600))
+    suffix = GlobalTime(0, draw(st.integers(1, 3))).encode()[8:]
+    orders: Orders = RecordOrders(first, range(count), suffix)
+    wanted = [encode_time(time) + suffix for time in range(first, first + count)]
+    for step in draw(st.lists(st.sampled_from(("select", "most", "map", "slice", "look")), max_size=4)):
+        if step == "map":
+            orders, wanted = extended(orders, CODE), [order + CODE for order in wanted]
+        elif step == "slice":
+            start = draw(st.integers(0, len(wanted) - 1))
+            orders, wanted = orders[start:], wanted[start:]
+        elif step == "look":
+            assert materialise(orders) == wanted
+        else:
+            every = 7 if step == "select" else 2
+            chosen = [(place % every == 0) is (step == "select") or place == 0 for place in range(len(wanted))]
+            orders, wanted = selected(orders, chosen), [*compress(wanted, chosen)]
+    return orders, wanted
+
+
 anywhere = st.integers(-20_000, 20_000)
 
 
-@given(derived(), anywhere, anywhere, st.sampled_from((1, 1, 1, 2, -1)), st.integers(0, 20), st.booleans())
+@given(
+    st.one_of(derived(), of_records()),
+    anywhere,
+    anywhere,
+    st.sampled_from((1, 1, 1, 2, -1)),
+    st.integers(0, 20),
+    st.booleans(),
+)
 def test_orders_answer_as_a_list_does(
     both: tuple[Orders, list[bytes]], start: int, stop: int, step: int, time: int, looked_at: bool
 ) -> None:

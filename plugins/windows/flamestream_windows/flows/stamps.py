@@ -63,21 +63,25 @@ class Form(NamedTuple):
         """Return the stamp of the output of a payload."""
         return (VALUE if self.kind is None else self.kind(payload), self.at(payload), value)
 
-    def lifted(self, function: Callable[..., Any], result: Any = object) -> Callable[..., Any]:
+    def lifted(self, function: Callable[..., Any], result: Any = object, *, more: bool = False) -> Callable[..., Any]:
         """Return a function of values as one of payloads.
 
         Args:
             function: The user's function.
             result: The declared type of its result.
+            more: Whether it takes more arguments than the value.
         """
         value_of = self.value
         if value_of is None:
             return function
 
-        def of_payload(payload: Any, *rest: Any) -> Any:
-            return function(value_of(payload), *rest)
+        def of_payload(payload: Any) -> Any:
+            return function(value_of(payload))
 
-        made = named_after(of_payload, function, result, value_of)
+        def of_payload_and_more(payload: Any, *more: Any) -> Any:
+            return function(value_of(payload), *more)
+
+        made = named_after(of_payload_and_more if more else of_payload, function, result, value_of)
         if (many := many_of(function)) is not None:
             of_many = many
 

@@ -364,7 +364,7 @@ class Timed(Stream[T]):
     def inspect(self, function: Callable[..., object], *, meta: bool = False, name: str | None = None) -> Timed[T]:
         """Call `function` with each item, and pass the item on, as `Stream.inspect` does."""
         require_functions("inspect", self._vertex, function)
-        lifted, bare = self._form.lifted(function), self._bare()
+        lifted, bare = self._form.lifted(function, more=meta), self._bare()
         made = bare.inspect(lifted, meta=True, name=name) if meta else bare.inspect(lifted, name=name)
         return self._next(made)
 

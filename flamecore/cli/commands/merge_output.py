@@ -9,6 +9,7 @@ import click
 
 from flamecore.cli.app import Options, load_app_flow, read_app
 from flamecore.cli.output import verbose_option
+from flamecore.cli.partitions import sink_of_folder
 from flamecore.cli.stored import JOB_FILE
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command("merge-output", short_help="Write the output of a sink in partitions as one sequence.")
-@click.argument("folder", required=False, type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.argument("folder", required=False, type=click.Path(path_type=Path, exists=True))
 @click.option("--app", metavar="APP", help=f"Job file, script or module. Default: {JOB_FILE}, if no folder is given.")
 @click.option("--sink", "name", metavar="NAME", help="Sink of the job. Default: the only one in partitions.")
 @click.option("-o", "--output", metavar="FILE", type=click.File("wb", lazy=False), default="-", help="Default: stdout.")
@@ -36,30 +37,11 @@ def command(
     It is what the sink would have written with `order = "ordered"`, byte by byte. Reads the files in FOLDER, or those
     of a sink of a job, while it runs or after: then up to where the output is complete. Nothing there is changed.
     """
-    sink = _of_folder(folder) if folder is not None and app is None else _of_job(app or JOB_FILE, settings, name)
+    if folder is not None and app is None:
+        sink = sink_of_folder(folder, "FOLDER")
+    else:
+        sink = _of_job(app or JOB_FILE, settings, name)
     output.writelines(sink.merged())
-
-
-def _of_folder(folder: Path) -> PartitionedSink:
-    """Make the sink that has written a folder; the names of its files begin alike and end with its name.
-
-    Raises:
-        BadParameter: There are none, or of several sinks.
-    """
-    from flamecore.abc.source import EdgeContext
-    from flamecore.runtime.config.options import options_of
-    from flamecore.runtime.config.plugins import PluginRegistry
-
-    plugins = PluginRegistry()
-    kinds = {path.suffix.removeprefix(".") for path in folder.glob("part-*")} & set(plugins.names("sink"))
-    if len(kinds) != 1:
-        found = f"of {' and '.join(sorted(kinds))}" if kinds else "of a sink in partitions"
-        raise click.BadParameter(f"{folder} has {'files' if kinds else 'no files'} {found}", param_hint="FOLDER")
-    driver = plugins.get("sink", kinds.pop())
-    sink = driver(options_of(driver, {"path": str(folder)}, "sink"), EdgeContext(folder.name)).partitioned()
-    if sink is None:
-        raise click.BadParameter(f"{folder} is not written in partitions", param_hint="FOLDER")
-    return sink
 
 
 def _of_job(app: str, settings: tuple[str, ...], name: str | None) -> PartitionedSink:

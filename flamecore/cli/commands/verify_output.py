@@ -12,6 +12,7 @@ from flamecore.abc.sink import Verified
 from flamecore.cli.app import Options, load_app_flow, read_app
 from flamecore.cli.exits import Exit
 from flamecore.cli.output import json_option, print_json, verbose_option, wants_json
+from flamecore.cli.partitions import sink_of_folder
 from flamecore.cli.stored import JOB_FILE
 from flamecore.model.plan import DEAD_LETTERS
 from flamecore.runtime.config import defaults
@@ -38,8 +39,9 @@ def command(ctx: click.Context, /, files: tuple[Path, ...], app: str | None, set
 
     Prints the bytes that are not as they were written.
 
-    Looks at FILES, or at all sinks of a job, while it runs or after. Nothing is changed. Outputs without checksums, of
-    an earlier version or of another sink, are not covered, which is no error.
+    Looks at FILES, or at all sinks of a job, while it runs or after; a folder in partitions stands for its files.
+    Nothing is changed. Outputs without checksums, of an earlier version or of another sink, are not covered, which is
+    no error.
 
     Dead letters may be edited: where those of a job have changed, that is said, and is no damage.
 
@@ -71,17 +73,22 @@ def _in_partitions(sinks: Mapping[str, Sink]) -> Iterator[tuple[str, Sink]]:
 
 
 def _of_files(files: tuple[Path, ...]) -> dict[str, Sink]:
-    """Make a sink for each file; checksums do not depend on the format."""
+    """Make a sink for each file, and for each folder of partitions; checksums do not depend on the format."""
     from flamecore.abc.source import EdgeContext
     from flamecore.runtime.config.options import options_of
     from flamecore.runtime.config.plugins import PluginRegistry
 
     for file in files:
+        if file.is_dir():
+            continue
         if not file.parent.is_dir() or not any(path.is_file() for path in file.parent.glob(f"{file.name}*")):
             raise click.BadParameter(f"there is no file {file}", param_hint="FILES")
     driver = PluginRegistry().get("sink", defaults.FILE_OF_RECORDS)
     return {
-        str(file): driver(options_of(driver, {"path": str(file)}, "sink"), EdgeContext(file.name)) for file in files
+        str(file): sink_of_folder(file, "FILES")
+        if file.is_dir()
+        else driver(options_of(driver, {"path": str(file)}, "sink"), EdgeContext(file.name))
+        for file in files
     }
 
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
+from click.testing import CliRunner
 
 import flamecore as fc
+from flamecore.cli.commands.merge_output import command
+from flamecore.cli.commands.verify_output import command as verify
 from flamecore.errors import ConfigError, OperationError
 from flamecore.testing.flows.exactly_once import assert_exactly_once
 
@@ -53,10 +58,6 @@ def run(flow: fc.Flow, path: Path, workers: int, order: str, use: str = "jsonl",
 
 def merged(folder: Path, use: str = "jsonl") -> bytes:
     """Return the output of a folder as one sequence."""
-    from click.testing import CliRunner
-
-    from flamecore.cli.commands.merge_output import command
-
     done = CliRunner().invoke(command, [str(folder)], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return done.stdout_bytes
@@ -70,6 +71,28 @@ def test_partitions_of_any_number_of_workers_hold_one_output(tmp_path: Path, wor
     assert merged(tmp_path / "parts") == (tmp_path / "one").read_bytes()
     named = json.loads((tmp_path / "parts" / "manifest.json").read_text())
     assert named["partitions"] == [f"part-{number:05d}.{use}" for number in range(workers)]
+
+
+def test_a_folder_is_verified_file_by_file(tmp_path: Path) -> None:
+    run(counts(), tmp_path / "parts", 3, "partitioned")
+    whole = CliRunner().invoke(verify, [str(tmp_path / "parts")])
+    assert whole.exit_code == 0, whole.output
+    assert re.findall(r"part-(\d+).jsonl: whole", whole.output) == ["00000", "00001", "00002"]
+    largest = max((tmp_path / "parts").glob("part-*.jsonl"), key=lambda path: path.stat().st_size)
+    largest.write_bytes(largest.read_bytes().replace(b"1", b"2", 1))
+    damaged = CliRunner().invoke(verify, [str(tmp_path / "parts")])
+    assert damaged.exit_code == 1
+    assert f"{largest}: DAMAGED" in damaged.output
+
+
+@pytest.mark.parametrize("asked", [verify, command])
+def test_other_places_are_refused(tmp_path: Path, asked: click.Command) -> None:
+    refused = CliRunner().invoke(asked, [str(tmp_path)])
+    assert refused.exit_code == 2
+    assert "has no files of a sink in partitions" in refused.output
+    job = tmp_path / "job.toml"
+    job.write_text("schema = 1")
+    assert f"--app {job}" in CliRunner().invoke(command, [str(job)]).output.replace("\n", "")
 
 
 @pytest.mark.parametrize("workers", [1, 3])

@@ -38,7 +38,8 @@ class InprocEndpoint(Endpoint):
         self._transport = transport
         self._queue: deque[Delivery] = deque()
         self._closed = False
-        self._ready = asyncio.Event()  # set when a message arrives, or none can any more
+        # Not an event: to wait for one takes a coroutine and a queue besides the future, for each message.
+        self._receiver: asyncio.Future[None] | None = None
         self._senders: WaitQueue[Delivery] = WaitQueue()
 
     def _peer(self, to: str) -> InprocEndpoint:
@@ -59,7 +60,8 @@ class InprocEndpoint(Endpoint):
         if peer._senders or len(peer._queue) >= transport.options.room:
             return False
         peer._queue.append(Delivery(self.address, transport.copy(message) if transport.options.serialise else message))
-        peer._ready.set()
+        if peer._receiver is not None:
+            peer._wake()
         return True
 
     async def send(self, to: str, message: Any) -> None:
@@ -80,9 +82,16 @@ class InprocEndpoint(Endpoint):
 
     async def receive(self) -> Delivery:
         while (delivery := self.receive_nowait()) is None:
-            self._ready.clear()
-            await self._ready.wait()
+            self._receiver = asyncio.get_running_loop().create_future()
+            try:
+                await self._receiver
+            finally:
+                self._receiver = None
         return delivery
+
+    def _wake(self) -> None:
+        if self._receiver is not None and not self._receiver.done():
+            self._receiver.set_result(None)
 
     async def aclose(self) -> None:
         if self._closed:
@@ -90,7 +99,7 @@ class InprocEndpoint(Endpoint):
         self._closed = True
         self._transport.endpoints.pop(self.address, None)
         self._queue.clear()
-        self._ready.set()
+        self._wake()
         self._senders.refuse(self._gone)
 
     def _gone(self, delivery: Delivery) -> PeerGoneError:

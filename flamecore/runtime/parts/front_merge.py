@@ -72,6 +72,7 @@ class FrontMerge:
         self._next: dict[int, int] = {}  # lower bound of the next time of each front
         self._least: list[tuple[int, int]] = []  # a heap of (the same, front), with outdated entries
         self._ready: deque[Records] = deque()
+        self._taken = 0  # records of the first of these that have been taken out
         self._firsts: dict[int, int] = {}  # the first time of each front with ready records
         self._moved: list[int] = []
         for number in fronts:
@@ -103,7 +104,7 @@ class FrontMerge:
     def first_time(self, number: int) -> int | None:
         """Return a time below which no record of a front waits; None if none waits."""
         if self._ready and number in self._firsts:  # ready records before them may be of other fronts
-            return max(decode_time(self._ready[0].orders[0]), self._firsts[number])
+            return max(decode_time(self._ready[0].orders[self._taken]), self._firsts[number])
         waiting = self._waiting[number]
         return waiting[0].first if waiting else None
 
@@ -130,15 +131,19 @@ class FrontMerge:
             ready.extend(merged(self._ripe()))
         taken: list[Records] = []
         while ready and most > 0:
-            records = ready.popleft()
-            if len(records.orders) > most:  # cut all pieces at once: the rest would be copied with each call
+            records, start = ready[0], self._taken
+            end = min(start + most, len(records.orders))
+            # Neither the rest is copied with each call, nor are all pieces cut at once: the first calls of a worker ask
+            # for few records, and later ones would get many of these small pieces.
+            self._taken = end
+            if end == len(records.orders):
+                ready.popleft()
+                self._taken = 0
+            if end - start < len(records.orders):
                 source, orders, values, mixed = records
-                starts = range(0, len(orders), most)
-                pieces = [Records(source, orders[at : at + most], values[at : at + most], mixed) for at in starts]
-                ready.extendleft(reversed(pieces[1:]))
-                records = pieces[0]
+                records = Records(source, orders[start:end], values[start:end], mixed)
             taken.append(records)
-            most -= len(records.orders)
+            most -= end - start
         return taken
 
     def _limit(self) -> int | None:

@@ -112,6 +112,18 @@ def test_what_follows_straight_of_one_source_is_one_piece() -> None:
     assert [(piece.source, piece.values) for piece in pieces] == [("a", ["a0", "a1"]), ("b", ["b1"]), ("a", ["a2"])]
 
 
+def test_what_is_left_by_a_small_call_comes_in_one_piece() -> None:
+    a, b = front(1, "a"), front(2, "a")
+    merge = FrontMerge({1: a, 2: b})
+    read(merge, a, *range(5))
+    merge.close(1)
+    merge.close(2)
+    assert [piece.values for piece in merge.take(2)] == [[0, 1]]
+    assert merge.first_time(1) == 2
+    assert [piece.values for piece in merge.take(100)] == [[2, 3, 4]]
+    assert merge.first_time(1) is None
+
+
 @pytest.mark.parametrize("seed", range(50))
 def test_any_reading_gives_the_records_in_order_each_once(seed: int) -> None:
     random = Random(seed)

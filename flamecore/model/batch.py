@@ -65,7 +65,7 @@ class DerivedOrders(Sequence[bytes]):
     """Orders derived from others, equal to any sequence of the same orders.
 
     Args:
-        bases: The other orders, spelled out.
+        bases: The other orders, not derived themselves.
         counts: Number of orders derived from each base, at least one; they append ascending child ids. None: one is
             derived from each, without a child id.
         first: Child id of the first order of each base.
@@ -126,8 +126,11 @@ class DerivedOrders(Sequence[bytes]):
         """Return all orders, spelled out and cached; do not change the list."""
         if self._materialised is None:
             if self.counts is None:
-                tail = self.tail
-                self._materialised = [base + tail for base in self.bases]
+                bases, tail = self.bases, self.tail
+                if type(bases) is RecordOrders:
+                    self._materialised = bases.materialise(tail)
+                else:
+                    self._materialised = [base + tail for base in bases]
             else:
                 # Codes are made once for each number of children, not for each base.
                 ends = {count: self._codes(count) for count in set(self.counts)}
@@ -184,19 +187,31 @@ class RecordOrders(Sequence[bytes]):
     def __iter__(self) -> Iterator[bytes]:
         return iter(self.materialise())
 
-    def materialise(self) -> list[bytes]:
-        """Return all orders, spelled out and cached; do not change the list."""
+    def materialise(self, tail: bytes = b"") -> list[bytes]:
+        """Return all orders, each with a tail, spelled out; do not change the list."""
+        if tail:
+            return self._spelled_out(self.suffix + tail)
         if self._materialised is None:
-            first, places, suffix = self.first, self.places, self.suffix
-            if type(places) is range and places.step == 1:
-                self._materialised = orders_of(first + places.start, len(places), suffix)
-            elif not places or len(places) * _SPARSE < places[-1] - places[0]:
-                self._materialised = [encode_time(first + place) + suffix for place in places]
-            else:
-                start = places[0]
-                every = orders_of(first + start, places[-1] - start + 1, suffix)
-                self._materialised = [every[place - start] for place in places]
+            self._materialised = self._spelled_out(self.suffix)
         return self._materialised
+
+    def _spelled_out(self, suffix: bytes) -> list[bytes]:
+        first, places = self.first, self.places
+        if type(places) is range and places.step == 1:
+            return orders_of(first + places.start, len(places), suffix)
+        if not places or len(places) * _SPARSE < places[-1] - places[0]:
+            return [encode_time(first + place) + suffix for place in places]
+        start = places[0]
+        every = orders_of(first + start, places[-1] - start + 1, suffix)
+        return [every[place - start] for place in places]
+
+    @property
+    def times(self) -> range | None:
+        """Return the times, if they follow one another."""
+        places = self.places
+        if type(places) is not range or places.step != 1:
+            return None
+        return range(self.first + places.start, self.first + places.stop)
 
     def selected(self, selectors: Sequence[object]) -> RecordOrders:
         """Return the orders whose selector is true."""
@@ -209,6 +224,18 @@ class RecordOrders(Sequence[bytes]):
 
     def __repr__(self) -> str:
         return repr(self.materialise())
+
+
+def stamped(first: int, records: int, suffix: bytes) -> Orders:
+    """Return the orders of records with consecutive times; arguments are those of `orders_of`.
+
+    Raises:
+        OverflowError: A time is not a signed 64-bit number.
+    """
+    if records <= _FEW:
+        return orders_of(first, records, suffix)
+    encode_time(first + records - 1)  # refused here, and not where somebody looks
+    return RecordOrders(first, range(records), suffix)
 
 
 def made_of(orders: Orders, ancestors: Sequence[bytes]) -> Iterator[tuple[int, int]]:
@@ -242,7 +269,7 @@ def children(bases: Orders, counts: Sequence[int], first: int = 0, tail: bytes =
     if len(bases) <= _FEW and sum(counts) <= _FEW:
         parts = zip(bases, counts, strict=True)
         return [base + code + tail for base, count in parts for code in child_codes(first + count)[first:]]
-    orders = DerivedOrders(materialise(bases), counts, first, tail)
+    orders = DerivedOrders(_bases_of(bases), counts, first, tail)
     return orders.materialise() if _is_long(orders) else orders
 
 
@@ -253,7 +280,7 @@ def extended(orders: Orders, code: bytes) -> Orders:
         return DerivedOrders(orders.bases, orders.counts, orders.first, orders.tail + code)
     if len(orders) <= _FEW or len(code) > _LONG:
         return [order + code for order in orders]
-    return DerivedOrders(orders if type(orders) is RecordOrders else materialise(orders), None, 0, code)
+    return DerivedOrders(_bases_of(orders), None, 0, code)
 
 
 def selected(orders: Orders, selectors: Sequence[object]) -> Orders:
@@ -273,16 +300,29 @@ def joined(parts: Sequence[Orders]) -> Orders:
         return parts[0] if parts else []
     alike = [part for part in parts if type(part) is DerivedOrders] if type(parts[0]) is DerivedOrders else []
     if len(alike) == len(parts):
-        bases = list(chain.from_iterable([part.bases for part in alike]))
+        bases = _in_a_row([part.bases for part in alike])
         counts = [part.counts for part in alike if part.counts is not None]
         if len({(part.first, part.tail) for part in alike}) == 1 and len(counts) in (0, len(alike)):
             return DerivedOrders(
                 bases, list(chain.from_iterable(counts)) if counts else None, alike[0].first, alike[0].tail
             )
-    together: list[bytes] = []
-    for part in parts:  # lists are copied as they lie there
-        together += part
-    return together
+    return _in_a_row(parts)
+
+
+def _in_a_row(parts: Sequence[Orders]) -> Orders:
+    """Return orders one after the other: those of records stay so if their times follow one another."""
+    first = parts[0]
+    if type(first) is RecordOrders and (times := first.times) is not None:
+        start, follows = times.start, times.stop
+        for part in parts[1:]:
+            if type(part) is not RecordOrders or part.suffix != first.suffix:
+                break
+            if (times := part.times) is None or times.start != follows:
+                break
+            follows = times.stop
+        else:
+            return RecordOrders(start, range(follows - start), first.suffix)
+    return _together(parts)
 
 
 def interleaved(runs: Sequence[tuple[Orders, Sequence[T]]]) -> tuple[Orders, Sequence[T]] | None:
@@ -387,6 +427,11 @@ def stretches(runs: Sequence[Orders]) -> list[tuple[int, int, int]] | None:
 def materialise(orders: Orders) -> Orders:
     """Return the orders, spelled out; do not change the result."""
     return orders.materialise() if isinstance(orders, (DerivedOrders, RecordOrders)) else orders
+
+
+def _bases_of(orders: Orders) -> Orders:
+    """Return the orders as bases of derived ones."""
+    return orders.materialise() if type(orders) is DerivedOrders else orders
 
 
 def pack(orders: Orders) -> Note:

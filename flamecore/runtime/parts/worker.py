@@ -17,7 +17,7 @@ from flamecore.abc.operator import Columns
 from flamecore.abc.sink import Encode
 from flamecore.abc.source import Batch
 from flamecore.errors import JobError
-from flamecore.model.batch import Orders, RecordOrders
+from flamecore.model.batch import Orders, stamped
 from flamecore.model.failure import Failure
 from flamecore.model.messages import (
     CONTROL,
@@ -194,8 +194,7 @@ class Worker:
             merge = self._merge_of.get(number)
             mixed = malformed or batch.ahead
             if merge is None:
-                orders = RecordOrders(first, range(len(values)), front.suffix)
-                self._run(front.name.source, orders, values, mixed)
+                self._run(front.name.source, stamped(first, len(values), front.suffix), values, mixed)
             else:
                 merge.add(number, first, values, mixed=mixed)
         # Times of the wall clock are not the same in a second run, so they are stored before an

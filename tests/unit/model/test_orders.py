@@ -1,4 +1,4 @@
-"""Derived orders against the list of the same orders: whoever asks gets the same answers."""
+"""Orders of records and derived ones against the list of the same orders: whoever asks gets the same answers."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ from flamecore.model.batch import (
     materialise,
     pack,
     selected,
+    stamped,
     stretches,
     unpack,
     woven,
 )
 from flamecore.model.messages import Items, Released
-from flamecore.model.meta import GlobalTime, encode_child, encode_time
+from flamecore.model.meta import MAX_TIME, GlobalTime, encode_child, encode_time
 from flamecore.runtime.codec.codec import Codec
 
 CODE = encode_child(1) + encode_child(0)
@@ -40,11 +41,16 @@ def bases_of(count: int, start: int = 0) -> list[bytes]:
     return [GlobalTime(time, 1).encode() for time in range(start, start + count)]
 
 
+def stamps(count: int, start: int = 0) -> Orders:
+    """Return the orders of `bases_of`, not spelled out."""
+    return RecordOrders(start, range(count), bases_of(1)[0][8:])
+
+
 @st.composite
 def derived(draw: st.DrawFn) -> tuple[Orders, list[bytes]]:
     """Orders, and the same ones in a list."""
     counts = draw(st.lists(st.one_of(st.integers(1, 3), st.integers(245, 260)), min_size=1, max_size=20))
-    bases = bases_of(len(counts))
+    bases = draw(st.sampled_from((bases_of, stamps)))(len(counts))
     first = draw(st.integers(0, 2))
     orders = children(bases, counts, first, CODE[:1])
     wanted = [
@@ -138,6 +144,37 @@ def test_orders_can_be_selected(both: tuple[Orders, list[bytes]], random: Random
     assert bool(found) == bool(some)
     assert extended(found, CODE) == [order + CODE for order in some]
     assert found == some
+
+
+@pytest.mark.parametrize("code", [b"", CODE])
+def test_orders_of_records_stay_so_in_runs_that_follow_one_another(code: bytes) -> None:
+    orders = extended(stamps(400, 7), code) if code else stamps(400, 7)
+    together = joined([orders[:100], orders[100:101], orders[101:]])
+    assert isinstance(orders, (RecordOrders, DerivedOrders))
+    assert isinstance(together, type(orders))
+    assert orders._materialised is together._materialised is None, "nothing is spelled out"
+    assert together == [order + code for order in bases_of(400, 7)]
+
+
+@pytest.mark.parametrize("code", [b"", CODE])
+def test_orders_of_records_that_do_not_follow_one_another_are_joined(code: bytes) -> None:
+    other_front = RecordOrders(100, range(50), (2).to_bytes(4, "big"))
+    some = RecordOrders(50, [*range(0, 50, 7)], bases_of(1)[0][8:])
+    for parts in (
+        [stamps(50), stamps(50, 51)],
+        [stamps(50), other_front],
+        [stamps(50), bases_of(50, 50)],
+        [some, some],
+    ):
+        found = joined([extended(part, code) if code else part for part in parts])
+        assert found == [order + code for part in parts for order in part]
+
+
+def test_times_beyond_64_bits_are_refused() -> None:
+    assert stamped(MAX_TIME - 99, 100, b"")[-1] == GlobalTime(MAX_TIME).encode()[:8]
+    for few_or_many in (2, 100):
+        with pytest.raises(OverflowError):
+            stamped(MAX_TIME, few_or_many, b"")
 
 
 def test_filtered_orders_stay_packed() -> None:

@@ -104,6 +104,11 @@ class Drift(Vertex):
         return _draw_cycle(graph, self)
 
 
+def one_more(count: int, _: object) -> int:
+    """Count an item: the `accumulate` of a count."""
+    return count + 1
+
+
 class DriftState(NamedTuple):
     """A state on its way round a drawn cycle."""
 

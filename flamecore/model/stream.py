@@ -26,7 +26,7 @@ from typing import (
 
 from flamecore.errors import GraphError
 from flamecore.model.builder import GraphBuilder, Output, is_whole, require, require_name, same
-from flamecore.model.drift import MISSING, Drift, DriftTypes
+from flamecore.model.drift import MISSING, Drift, DriftTypes, one_more
 from flamecore.model.failure import all_shown_at_caller
 from flamecore.model.hashing import refuse_unhashable
 from flamecore.model.meta import Meta
@@ -471,7 +471,7 @@ class KeyedStream(Generic[K, T]):
 
     def count(self, *, name: str | None = None) -> Stream[tuple[K, int]]:
         """Count the items of each key; emit each update, (key, count)."""
-        return self._accumulate("count", name, None, _one_more, 0, int, int, light=True)
+        return self._accumulate("count", name, None, one_more, 0, int, int, light=True)
 
     def _accumulate(
         self,
@@ -721,7 +721,3 @@ def _require_one_flow(vertex: Vertex, stream: Stream[Any], *others: Stream[Any])
                 hint="Draw both in one flow; it may have several sources.",
                 vertex=vertex.name,
             )
-
-
-def _one_more(count: int, _: object) -> int:
-    return count + 1

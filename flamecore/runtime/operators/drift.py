@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
-from typing import Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn, overload
 
 from flamecore.abc.operator import Site, StatefulOperator, Step
 from flamecore.errors import ConsistencyError, DuplicateItemError, NoInvalideeError
 from flamecore.model.batch import Orders, Rows, children, extended, selected
-from flamecore.model.drift import Drift, route_key
+from flamecore.model.drift import Drift, one_more, route_key
 from flamecore.model.hashing import check_key
 from flamecore.model.meta import CHILD, child_codes
 from flamecore.runtime.operators.keyed_state import ABSENT, LabelledState, LayeredState
@@ -41,6 +41,40 @@ Entry = tuple[bytes, int, object, object]
 
 Result = tuple[bytes, int, object, list[object], Exception | None]
 """(order, trace, payload, outputs, failure): the result of an entry."""
+
+
+class _OneLess(Sequence[int]):
+    """The counts before items, given those after them.
+
+    Only repairs and cuts look at them.
+
+    Args:
+        after: The counts after the items; they must not be changed any more.
+    """
+
+    __slots__ = ("_after",)
+
+    def __init__(self, after: Sequence[int]) -> None:
+        self._after = after
+
+    def __len__(self) -> int:
+        return len(self._after)
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> _OneLess: ...
+
+    def __getitem__(self, index: int | slice) -> int | _OneLess:
+        return _OneLess(self._after[index]) if isinstance(index, slice) else self._after[index] - 1
+
+    def __iter__(self) -> Iterator[int]:
+        return iter([count - 1 for count in self._after])
+
+    def __reversed__(self) -> Iterator[int]:
+        return iter([count - 1 for count in reversed(self._after)])
+
 
 Work = Callable[[Orders, int, Sequence[object]], int]
 """Processes a run in order, up to an item that a user function fails on; returns the number of items processed."""
@@ -99,6 +133,8 @@ class DriftOperator(StatefulOperator):
         self.step = self._single(vertex.accumulate)
 
     def _working(self, vertex: Drift) -> Work:
+        if vertex.accumulate is one_more:
+            return self._counting()
         return self._advancing(vertex.advance) if vertex.accumulate is None else self._accumulating(vertex.accumulate)
 
     def _single(self, accumulate: Callable[[object, object], object] | None) -> Step:
@@ -212,6 +248,36 @@ class DriftOperator(StatefulOperator):
                 # sink looks at them: mostly the columns are encoded as they are.
                 self._emit_run(extended(orders, _FIRST_OUTPUT), trace ^ self._ident, Rows((keys, afters)))
             return len(before)
+
+        return work
+
+    def _counting(self) -> Work:
+        """Return the processing of items that are only counted.
+
+        It is `_accumulating` without a call and an entry of the note for each item.
+        """
+        layered, load, key_of = self.states, self.states.load, self._key_of
+
+        def work(orders: Orders, trace: int, payloads: Sequence[object]) -> int:
+            states: dict[object, Any] = layered.top
+            count_of = states.get
+            keys: list[object] = []
+            counts: list[int] = []
+            try:
+                for payload in payloads:
+                    key = key_of(payload)
+                    count: Any = count_of(key)
+                    if count is None:
+                        count = load(key)
+                    states[key] = count = count + 1
+                    keys.append(key)
+                    counts.append(count)
+            except Exception:  # noqa: BLE001 - as above
+                orders, payloads = orders[: len(keys)], payloads[: len(keys)]
+            self._note(orders, trace, payloads, keys, _OneLess(counts))
+            if keys:
+                self._emit_run(extended(orders, _FIRST_OUTPUT), trace ^ self._ident, Rows((keys, counts)))
+            return len(keys)
 
         return work
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import flamecore as fc
 from flamecore.abc.operator import Site, Way, each
@@ -138,3 +140,81 @@ def test_history_below_the_minimum_time_is_dropped() -> None:
     assert operation.histories == {}
     feed(operation, 1002, 1000)
     assert [payload for _, payload in out.sequence][-2:] == ["1000/3550", "1002/4552"]
+
+
+# -- counts ------------------------------------------------------------------------------------------------------------
+
+
+def remainder(n: int) -> int:
+    if n % 7 == 6:
+        raise ValueError("no key")
+    return n % 7
+
+
+class CountBench:
+    """The operator of a count, or of a fold that counts, with what it has given and what its cuts leave."""
+
+    def __init__(self, *, as_fold: bool) -> None:
+        flow = fc.Flow("count")
+        keyed = flow.source("numbers", int).key_by(remainder)
+        counts = keyed.fold(0, lambda count, _: count + 1, name="state") if as_fold else keyed.count(name="state")
+        counts.sink("out")
+        (vertex,) = (vertex for vertex in flow.graph().vertices if isinstance(vertex, Drift))
+        self.out, self.failed = Contents(), Contents()
+        site = Site(0b100, self._fail, (Way(self.out.step, each(self.out.step)),), snapshots=True)
+        self.operator = DriftOperator(vertex, site)
+        self.stored: dict[Any, Any] = {}
+
+    def _fail(self, order: bytes, trace: int, alive: bool, payload: Any, error: Exception) -> None:
+        self.failed.step(order, trace, alive, payload)
+
+    def play(self, script: list[tuple[str, int]]) -> list[Any]:
+        """Run a script; return what can be seen of it."""
+        seen: list[Any] = []
+        operator, floor, latest, there = self.operator, 0, 0, dict[int, int]()
+        for what, number in script:
+            if what == "run":
+                times = range(latest + 2, latest + 2 + 2 * number, 2)
+                operator.run([GlobalTime(time, 1).encode() for time in times], 0, list(times))
+                there |= dict.fromkeys(times, 0)
+                latest = times[-1]
+            elif what in ("late", "gone"):
+                time = max(latest - number, floor)
+                alive = time not in there
+                operator.step(GlobalTime(time, 1).encode(), 0, alive, time)
+                there.pop(time) if not alive else there.setdefault(time, 0)
+                latest = max(latest, time)
+            else:
+                floor = max(latest - number, floor)
+                there = {time: 0 for time in there if time >= floor}
+                if what == "trim":
+                    operator.trim(encode_time(floor))
+                else:
+                    for piece in operator.cut(encode_time(floor)):
+                        self.stored.update(piece)
+                    seen += [dict(self.stored), operator.snapshot_of(range(7))]
+        return [*seen, self.out.log, self.failed.log, operator.calls, operator.retracted, set(operator.names)]
+
+
+scripts = st.lists(
+    st.one_of(
+        st.tuples(st.just("run"), st.integers(1, 40)),
+        st.tuples(st.sampled_from(("late", "gone", "trim", "cut")), st.integers(0, 40)),
+    ),
+    max_size=25,
+)
+
+
+@given(scripts)
+def test_a_count_is_the_fold_that_adds_one(script: list[tuple[str, int]]) -> None:
+    script = [("run", 3), *script, ("cut", 5)]
+    assert CountBench(as_fold=False).play(script) == CountBench(as_fold=True).play(script)
+
+
+def test_a_count_is_as_of_the_time_of_its_cut() -> None:
+    bench = CountBench(as_fold=False)
+    operator = bench.operator
+    operator.run([GlobalTime(time, 1).encode() for time in range(14)], 0, [0, 1] * 7)
+    (changed,) = operator.cut(encode_time(5))
+    assert changed == {0: 3, 1: 2}
+    assert [payload for _, payload in bench.out.sequence][-2:] == [(0, 7), (1, 7)]

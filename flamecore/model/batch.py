@@ -426,7 +426,9 @@ def stretches(runs: Sequence[Orders]) -> list[tuple[int, int, int]] | None:
 
 def materialise(orders: Orders) -> Orders:
     """Return the orders, spelled out; do not change the result."""
-    return orders.materialise() if isinstance(orders, (DerivedOrders, RecordOrders)) else orders
+    if type(orders) is DerivedOrders or type(orders) is RecordOrders:
+        return orders.materialise()
+    return orders
 
 
 def _bases_of(orders: Orders) -> Orders:

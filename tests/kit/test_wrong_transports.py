@@ -163,7 +163,7 @@ class LeavesWaiting(Wrong):
 
     class endpoint(InprocEndpoint):
         async def aclose(self) -> None:
-            self._ready = asyncio.Event()
+            self._receiver = None
             await super().aclose()
 
 

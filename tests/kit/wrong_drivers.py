@@ -30,7 +30,7 @@ class WrongDrivers:
     tests: ClassVar[type]
     right: ClassVar[type[Any]]
     wrong: ClassVar[Mapping[type[Any], Mapping[str, str]]]
-    run: ClassVar[Callable[[Coroutine[Any, Any, None]], None]] = staticmethod(asyncio.run)
+    run: Callable[[Coroutine[Any, Any, None]], None] = staticmethod(asyncio.run)
 
     def subject(self, driver: type[Any], folder: Path) -> Any:
         """Return what a check is given to check a driver, with nothing left of the check before."""

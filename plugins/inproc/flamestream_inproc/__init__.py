@@ -59,9 +59,7 @@ class InprocEndpoint(Endpoint):
             peer = self._peer(to)
         if peer._senders or len(peer._queue) >= transport.options.room:
             return False
-        peer._queue.append(Delivery(self.address, transport.copy(message) if transport.options.serialise else message))
-        if peer._receiver is not None:
-            peer._wake()
+        peer._take(Delivery(self.address, transport.copy(message)))
         return True
 
     async def send(self, to: str, message: Any) -> None:
@@ -70,6 +68,11 @@ class InprocEndpoint(Endpoint):
         peer = self._peer(to)
         await peer._senders.wait(Delivery(self.address, self._transport.copy(message)))
 
+    def _take(self, delivery: Delivery) -> None:
+        self._queue.append(delivery)
+        if self._receiver is not None:
+            self._wake()
+
     def receive_nowait(self) -> Delivery | None:
         if self._closed:
             raise TransportClosedError(f"{self.address} is closed", address=self.address, peer="")
@@ -77,8 +80,11 @@ class InprocEndpoint(Endpoint):
             return None
         delivery = self._queue.popleft()
         if self._senders:
-            self._senders.admit(lambda: len(self._queue) < self._transport.options.room, self._queue.append)
+            self._make_room()
         return delivery
+
+    def _make_room(self) -> None:
+        self._senders.admit(lambda: len(self._queue) < self._transport.options.room, self._queue.append)
 
     async def receive(self) -> Delivery:
         while (delivery := self.receive_nowait()) is None:

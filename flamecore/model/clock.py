@@ -33,6 +33,21 @@ STOPWATCH: Final[ContextVar[Callable[[], float]]] = ContextVar("stopwatch", defa
 """Function that returns seconds, to time work. A simulation sets another one."""
 
 
+def block_of(order: bytes) -> int:
+    """Return the number of the block of an order, among those of all fronts.
+
+    >>> from flamecore.model.meta import encode_time
+    >>> [block_of(encode_time(BlockTimes(1).time(number))) & 0xFFFFFFFF for number in (4095, 4096)]
+    [1, 1048577]
+    """
+    return int.from_bytes(order[:8], "big") >> _PLACE_BITS
+
+
+def block_start(time: int) -> int:
+    """Return the start of the block that a time is in, among those of all fronts."""
+    return time >> _PLACE_BITS << _PLACE_BITS
+
+
 class BlockTimes:
     """The times of one front by the clock `blocks`, as a function of the number of its record.
 

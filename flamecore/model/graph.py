@@ -341,6 +341,7 @@ class Graph:
         self._check_cycles()
         self._check_ordered()
         self._check_placings()
+        self._check_scans()
         self._check_keyed_loops()
         self._check_labels()
 
@@ -432,6 +433,27 @@ class Graph:
                         ),
                         vertex,
                     )
+
+    def _check_scans(self) -> None:
+        for vertex in self.vertices:
+            if not vertex.scans:
+                continue
+            route, before = vertex.route, sorted(self.upstream_of(vertex), key=lambda each: each.index)
+            wrong, hint = "", "Leave scan=True out, or place the operation before."
+            if isinstance(route, ByKey) and route.place is not None:
+                wrong, hint = (
+                    "and its key names a place",
+                    "Leave place out, or scan=True: a scan sends no items anyway.",
+                )
+            elif vertex in self.upstream_of(vertex):
+                wrong = "and lies in a cycle, in which items come again"
+            elif held := next((other for other in before if other.stateful), None):
+                wrong = f"and is behind {held!r}, which may take back what it has sent"
+            elif moved := next((other for other in before if other.route is not None), None):
+                wrong = f"and is behind {moved!r}, to which items go from other workers"
+            if wrong:
+                what = f"{vertex!r} scans the items of its worker, {wrong}"
+                raise note_declaration(GraphError(what, hint=hint, vertex=vertex.name), vertex)
 
     def _check_labels(self) -> None:
         numbers = {vertex.number: vertex for vertex in self.vertices if isinstance(vertex, Label)}

@@ -9,7 +9,7 @@ from types import MethodDescriptorType
 from typing import Final, NamedTuple
 
 from flamecore.errors import JobError
-from flamecore.model.clock import MOST_FRONTS
+from flamecore.model.clock import MOST_FRONTS, block_start
 from flamecore.model.graph import Graph, cycle_name
 from flamecore.model.hashing import KEY_GROUPS, key_group, owners, stable_hash
 from flamecore.model.meta import MAX_FRONT, FrontId
@@ -129,6 +129,15 @@ class Plan:
         """
         home = self.homes.get(vertex)
         return self.owners if home is None else (home,) * KEY_GROUPS
+
+    def is_scan(self, vertex: Vertex) -> bool:
+        """Return whether items of an operation stay where they are, and workers exchange totals."""
+        return vertex.scans and self.settings.clock == "blocks" and self.workers > 1
+
+    def snapshot_time(self, time: int) -> int:
+        """Return the latest time up to a time that a snapshot of a job in progress may have."""
+        # Workers exchange totals of some items of a block, and know no other total between them.
+        return block_start(time) if any(map(self.is_scan, self.graph.vertices)) else time
 
     def homes_on(self, worker: int) -> tuple[str, ...]:
         """Return the names of the cycles whose home is a worker."""

@@ -348,6 +348,7 @@ class KeyedStream(Generic[K, T]):
         state: object,
         *,
         light: bool = False,
+        scans: bool = False,
         output: object = object,
     ) -> Stream[Any]:
         vertex = Drift(
@@ -359,6 +360,7 @@ class KeyedStream(Generic[K, T]):
             types=DriftTypes(state, output, self._stream._type),
             light=light,
             method=kind,
+            scans=scans,
         )
         return self._stream._then(vertex, declared)
 
@@ -469,9 +471,15 @@ class KeyedStream(Generic[K, T]):
         declared = type(initial) if hint is object else hint
         return self._accumulate("fold", name, function, function, initial, declared, hint)
 
-    def count(self, *, name: str | None = None) -> Stream[tuple[K, int]]:
-        """Count the items of each key; emit each update, (key, count)."""
-        return self._accumulate("count", name, None, one_more, 0, int, int, light=True)
+    def count(self, *, scan: bool = False, name: str | None = None) -> Stream[tuple[K, int]]:
+        """Count the items of each key; emit each update, (key, count).
+
+        Args:
+            scan: Whether items stay on the workers where they are, and these exchange counts of blocks of records. It
+                needs `job.clock = "blocks"`, and only maps between the sources and the count.
+            name: Its name.
+        """
+        return self._accumulate("count", name, None, one_more, 0, int, int, light=True, scans=scan)
 
     def _accumulate(
         self,
@@ -484,6 +492,7 @@ class KeyedStream(Generic[K, T]):
         state: object,
         *,
         light: bool = False,
+        scans: bool = False,
     ) -> Stream[Any]:
         key = self._key
 
@@ -494,7 +503,7 @@ class KeyedStream(Generic[K, T]):
         if function is not None:
             _of_user(advance, function)
         pair = GenericAlias(tuple, (returned(key), declared))
-        return self._drift(kind, name, function, advance, initial, accumulate, pair, state, light=light)
+        return self._drift(kind, name, function, advance, initial, accumulate, pair, state, light=light, scans=scans)
 
     def stateful_map(
         self, initial: S, function: Callable[[S, T], tuple[S, Iterable[U]]], *, name: str | None = None
@@ -532,6 +541,7 @@ class _LabelledKeys(KeyedStream[K, T]):
         state: object,
         *,
         light: bool = False,
+        scans: bool = False,
         output: object = object,
     ) -> Stream[Any]:
         key, place = self._key, self._place
@@ -557,6 +567,7 @@ class _LabelledKeys(KeyedStream[K, T]):
             light=light,
             method=kind,
             labelled=True,
+            scans=scans,
         )
         paired = self._stream._with_label(self._start, self._label, f"{called}.label")
         return paired._then(vertex, declared)

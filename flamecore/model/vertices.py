@@ -137,6 +137,11 @@ class Vertex:
         return False
 
     @property
+    def scans(self) -> bool:
+        """Return whether its items stay where they are if all of a block are there, and totals are exchanged."""
+        return False
+
+    @property
     def keeps_state(self) -> bool:
         """Return whether it has state in snapshots."""
         return self.stateful

@@ -24,9 +24,10 @@ from flamecore.model.failure import FlowMistake
 from flamecore.model.graph import Graph
 from flamecore.model.meta import CHILD, encode_child
 from flamecore.model.plan import Plan
-from flamecore.model.vertices import ByTime, Map, Merge, Source, Vertex, are_complements
+from flamecore.model.vertices import ByKey, ByTime, Map, Merge, Source, Vertex, are_complements
 from flamecore.runtime.operators.agenda import Agenda
 from flamecore.runtime.operators.barrier import Outlet
+from flamecore.runtime.operators.columns.scan import Partial, ScanBuffer, ScanOperator
 from flamecore.runtime.operators.cycle_compiler import CycleCompiler
 from flamecore.runtime.operators.exchange import Outboxes, PlacingOperator, RecordPlaces, routed
 from flamecore.runtime.operators.map import BroadcastOperator, Leg, choice_step
@@ -230,7 +231,11 @@ class Compiler:
             strict=self.strict(vertex) if early else None,
             early=early,
         )
-        operator = self.operators[kind](self.strict(vertex) if plan.settings.checks else vertex, site)
+        build = self.operators[kind]
+        if plan.is_scan(vertex):
+            own = [group for group, owner in enumerate(plan.owners_of(vertex)) if owner == self.worker]
+            build = partial(ScanOperator, groups=own)
+        operator = build(self.strict(vertex) if plan.settings.checks else vertex, site)
         if isinstance(operator, BroadcastOperator) and not plan.settings.checks:
             self.choose(operator, ends)
         if isinstance(operator, PlacingOperator):
@@ -278,6 +283,8 @@ class Compiler:
                 intake.wait_for_journal()
                 self.compiled.timers.append(intake)
             way = Way(intake.step, intake.run)
+        elif isinstance(operator, ScanOperator):
+            return self.scanned(vertex, strict, operator)
         # On one worker items come in order, and in a cycle the agenda sees to that. Anywhere else
         # they wait until nothing can come before them.
         elif isinstance(operator, StatefulOperator) and not (alone or vertex in self.cycles):
@@ -307,6 +314,22 @@ class Compiler:
             stays=not alone and vertex in self.plan.homes,
             records=None if (placing := self.plan.graph.placing_of(vertex)) is None else self.records_of(placing),
         )
+
+    def scanned(self, vertex: Vertex, strict: Vertex, operator: ScanOperator) -> Way:
+        """Return the way into a scan, which items take where they are; partial totals go to all others."""
+        index = self.marks.first + vertex.index  # beside the items, as marks
+
+        def send(place: bytes, totals: Partial) -> None:
+            for worker, outbox in enumerate(self.outboxes):
+                if worker != self.worker:
+                    outbox.put(index, place, 0, True, totals)
+
+        assert isinstance(strict.route, ByKey)
+        segment = self.plan.segments.of[vertex.index]
+        buffer = ScanBuffer(vertex.name, operator, segment, strict.route.key, send)
+        self.compiled.waiting.append(buffer)
+        self.compiled.arrivals[index] = buffer.arrive
+        return Way(buffer.step, buffer.run)
 
     def records_of(self, placing: Vertex) -> RecordPlaces:
         """Return the places of the records that a vertex deals to this worker."""

@@ -49,20 +49,21 @@ class MarkWays:
         outboxes: Outbox of each worker.
 
     Attributes:
+        first: Index of the marks of the first vertex, in hand-overs.
         intakes: The intakes of this worker's ordered operations, by index of the vertex.
         markings: The markings of this worker's fronts, by name of the source.
     """
 
     def __init__(self, plan: Plan, worker: int, outboxes: Outboxes) -> None:
         self._plan, self._worker, self._outboxes = plan, worker, outboxes
-        self._first = 2 * len(plan.graph.vertices) + 1  # behind the vertices and their failures
+        self.first = 2 * len(plan.graph.vertices) + 1  # behind the vertices and their failures
         self.segments = plan.segments.entered
         self.intakes: dict[int, OrderedIntake] = {}
         self.markings: dict[str, list[MarkingOperator]] = {}
 
     def arrivals(self) -> Iterator[tuple[int, Step]]:
         """Yield the index of each ordered operation's marks, and the step that takes them."""
-        return ((self._first + index, partial(_arrive, intake)) for index, intake in self.intakes.items())
+        return ((self.first + index, partial(_arrive, intake)) for index, intake in self.intakes.items())
 
     def of(self, vertex: Vertex) -> Say:
         """Return the function that sends the marks of a vertex."""
@@ -77,7 +78,7 @@ class MarkWays:
                     if worker == self._worker:
                         self.intakes[index].put_mark(place, mark)
                     else:
-                        self._outboxes[worker].put(self._first + index, place, 0, True, mark)
+                        self._outboxes[worker].put(self.first + index, place, 0, True, mark)
 
         return say
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from flamecore.model.clock import ClockName
+from flamecore.model.clock import BLOCK, ClockName
 from flamecore.runtime.parts.front import Front
 
 _PARTS: Final = 2
@@ -118,12 +118,22 @@ class BlockRoom(Room):
     def __init__(self, fronts: Mapping[int, Front], most: int, most_uncommitted: int | None = None) -> None:
         super().__init__(fronts, max(most, 1), most_uncommitted)
         self._levels: dict[int, int] = {}  # most records in flight of each front that has room
+        self._block = BLOCK.get()
+        self._first = 0  # the front with the earliest block
         self._batch = 1  # least room with which a paused front continues, if its block needs as much
 
     def release(self, number: int) -> None:
         """Note that a front's read is over: it may have come to the end of its block."""
         super().release(number)
         self._changed = True
+
+    def _waits_for_a_snapshot(self, number: int) -> bool:
+        if not super()._waits_for_a_snapshot(number):
+            return False
+        if self._changed:
+            self._deal()
+        # It may come to the end of its block: snapshots may be between two blocks only.
+        return number != self._first or self._fronts[number].most == self._block
 
     def _room(self, number: int, most: int) -> int:
         front = self._fronts[number]
@@ -140,7 +150,8 @@ class BlockRoom(Room):
         left = self._most - held
         self._levels = {}
         if coming:
-            first = self._fronts[coming[0][1]]
+            self._first = coming[0][1]
+            first = self._fronts[self._first]
             self._batch = max((left + first.in_flight) // _PARTS, 1)
         for _, number in coming:
             front, reading = self._fronts[number], self._reading.get(number, 0)

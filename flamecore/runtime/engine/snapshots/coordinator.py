@@ -124,7 +124,7 @@ class SnapshotCoordinator:
 
         Called after each message to the control. Every snapshot from now on is of the bound or a later time.
         """
-        time = self._completion.stored
+        time = self._plan.snapshot_time(self._completion.stored)
         if self._bound.is_due(time, asyncio.get_running_loop().time()):
             self._send(Settled(time))
 
@@ -149,8 +149,9 @@ class SnapshotCoordinator:
         async with self._busy:
             # Snapshots go on until a sink reaches a failing record, so that the next run repeats as little as possible.
             first = first and self._history.snapshot is None
-            if (first or self._completion.stored > self._time) and not self._completion.reached:
-                await self._take_snapshot(max(self._completion.stored, self._plan.start), first=first)
+            time = self._plan.snapshot_time(self._completion.stored)
+            if (first or time > self._time) and not self._completion.reached:
+                await self._take_snapshot(max(time, self._plan.start), first=first)
 
     async def finish(self) -> None:
         """Take the last snapshot of a job that is done, even if time has not advanced.

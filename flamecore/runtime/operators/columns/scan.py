@@ -1,0 +1,204 @@
+"""Scans: running totals by key whose items stay where they are.
+
+With the clock `blocks` all items of a block of records are on one worker, and no item of another worker is between them
+in the order. So the totals before a block are those of all blocks before it, whoever has their items. Each worker folds
+its items as they come to partial totals, one for a key, and sends these to all others. The totals of its own items
+follow from theirs and the partials of others, in the order of both. No item goes to another worker.
+
+Every worker has the totals of all keys. In a snapshot each has those of its own key groups.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from heapq import heappop, heappush
+from itertools import repeat
+from operator import add
+from sys import maxsize
+from typing import Any
+
+from flamecore.abc.operator import Site
+from flamecore.model.batch import Orders
+from flamecore.model.clock import block_of
+from flamecore.model.drift import Drift
+from flamecore.model.hashing import check_key, check_keys, key_groups
+from flamecore.runtime.operators.drift import DriftOperator
+from flamecore.runtime.operators.keyed_state import ABSENT
+from flamecore.runtime.operators.reorder import ReorderBuffer
+
+Partial = tuple[Sequence[object], Sequence[int]]
+"""(keys, counts) of some items of one block."""
+
+SendPartial = Callable[[bytes, Partial], None]
+"""Sends a partial total to all other workers: (place, partial)."""
+
+
+class ScanOperator(DriftOperator):
+    """A count whose state has the items of all workers.
+
+    Args:
+        vertex: The count.
+        site: Its place on the worker.
+        groups: Key groups whose totals this worker stores.
+    """
+
+    whole = True
+
+    def __init__(self, vertex: Drift, site: Site, groups: Collection[int]) -> None:
+        super().__init__(vertex, site)
+        self.names: list[object] = []
+        self._groups = frozenset(groups)
+        self._own: set[object] = set()
+        self._seen = 0  # number of known keys that are in `names` or of others
+
+    def add(self, place: bytes, partial: Partial) -> None:
+        """Add a partial total of another worker: of all items up to a place, none is to come."""
+        keys, counts = partial
+        load, states = self.states.load, self.states.top
+        before: list[Any] = [state if (state := states.get(key, ABSENT)) is not ABSENT else load(key) for key in keys]
+        states.update(zip(keys, map(add, before, counts), strict=True))
+        self._note([*repeat(place, len(keys))], 0, keys, keys, before)
+
+    def _own_names(self) -> None:
+        """Add the new keys of own key groups to the names."""
+        known = self.states.names
+        new = known[self._seen :]
+        self._seen = len(known)
+        own = [key for key, group in zip(new, key_groups(new), strict=True) if group in self._groups]
+        self._own.update(own)
+        self.names += own
+
+    def cut(self, before: bytes) -> list[Mapping[object, object]]:
+        changes = super().cut(before)
+        self._own_names()
+        own = [{key: state for key, state in some.items() if key in self._own} for some in changes]
+        return [some for some in own if some]
+
+    def restore(self, states: Mapping[object, object]) -> None:
+        super().restore(states)
+        self._own_names()
+
+
+class ScanBuffer(ReorderBuffer):
+    """The buffer before a scan: own items, and partial totals of others, until nothing can come before them.
+
+    Args:
+        name: Name of the operation.
+        operator: The operation.
+        segment: Its segment, as for `ReorderBuffer`.
+        key_of: Function of the key.
+        send: Sends a partial total.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        operator: ScanOperator,
+        segment: int,
+        key_of: Callable[[object], object],
+        send: SendPartial,
+    ) -> None:
+        super().__init__(name, operator, segment, advance=False)
+        self._scan, self._key_of, self._send = operator, key_of, send
+        self._partials: list[tuple[bytes, int, Partial]] = []  # a heap of (place, arrival number, partial)
+        self._arrived = 0
+        self._block = -1  # of the keys that are noted and not sent
+        self._keys: list[object] = []
+        self._last = b""
+
+    # -- input -------------------------------------------------------------------------------------------------------
+
+    def step(self, order: bytes, trace: int, alive: bool, payload: object) -> None:
+        self._fold((order,), (payload,))
+        super().step(order, trace, alive, payload)
+
+    def run(self, orders: Orders, trace: int, payloads: Sequence[object]) -> None:
+        self._fold(orders, payloads)
+        super().run(orders, trace, payloads)
+
+    def arrive(self, place: bytes, trace: int, alive: bool, partial: Any) -> None:
+        """Queue a partial total of another worker."""
+        self._arrived += 1
+        heappush(self._partials, (place, self._arrived, partial))
+
+    def _fold(self, orders: Orders, payloads: Sequence[object]) -> None:
+        """Count the items of a run, block by block."""
+        start, count, last = 0, len(orders), block_of(orders[-1])
+        while start < count:
+            block = block_of(orders[start])
+            end = count if block == last else bisect_left(orders, block + 1, start, key=block_of)
+            if block != self._block:
+                self._send_counted()
+                self._block = block
+            self._note_keys(payloads[start:end] if end - start < count else payloads)
+            self._last = max(self._last, orders[end - 1])
+            start = end
+
+    def _note_keys(self, payloads: Sequence[object]) -> None:
+        """Note the keys of items; the operation reports those whose function fails."""
+        count = len(self._keys)
+        try:
+            self._keys += map(self._key_of, payloads)
+        except Exception:  # noqa: BLE001 - as above
+            del self._keys[count:]
+            for payload in payloads:
+                with suppress(Exception):
+                    self._keys.append(self._key_of(payload))
+
+    def _send_counted(self) -> None:
+        """Send the counts of the keys noted, of which all are of one block."""
+        keys, place = self._keys, self._last
+        self._keys, self._last = [], b""
+        if not keys:
+            return
+        try:
+            counted = Counter(keys)
+            check_keys(counted)
+        except Exception:  # noqa: BLE001 - the operation reports values that are no keys
+            counted = Counter(filter(_is_key, keys))
+        if counted:
+            self._send(place, ([*counted], [*counted.values()]))
+
+    # -- output ------------------------------------------------------------------------------------------------------
+
+    @property
+    def lowest(self) -> bytes | None:
+        waiting = super().lowest
+        if not self._partials:
+            return waiting
+        return self._partials[0][0] if waiting is None else min(waiting, self._partials[0][0])
+
+    def drain(self, known: bytes, most: int = maxsize) -> None:
+        self._send_counted()
+        super().drain(known, most)
+        if not self.is_ready:
+            self._add_before(known)
+
+    def _pass(self, trace: int, alive: bool, orders: Orders, payloads: Sequence[object]) -> None:
+        start = 0
+        while self._partials and self._partials[0][0] <= orders[-1]:
+            end = bisect_left(orders, self._partials[0][0], start)
+            if start < end:
+                super()._pass(trace, alive, orders[start:end], payloads[start:end])
+            start = end
+            self._add_before(orders[start])
+        if start:
+            orders, payloads = orders[start:], payloads[start:]
+        super()._pass(trace, alive, orders, payloads)
+
+    def _add_before(self, order: bytes) -> None:
+        """Add the partial totals below an order."""
+        while self._partials and self._partials[0][0] < order:
+            place, _, partial = heappop(self._partials)
+            self._scan.add(place, partial)
+
+
+def _is_key(value: Any) -> bool:
+    try:
+        check_key(value)
+    except Exception:  # noqa: BLE001 - the class of a key may be a user's
+        return False
+    return True

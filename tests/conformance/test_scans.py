@@ -1,0 +1,192 @@
+"""A scan has the outputs of a plain count, item for item, on any number of workers and after any fault."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+import flamecore as fc
+from flamecore.errors import ConfigError, GraphError, OperationError
+from flamecore.model.clock import BLOCK
+from flamecore.testing import assert_deterministic
+from flamecore.testing.flows.deterministic import acker_named
+from flamecore.testing.flows.exactly_once import Reference
+from flamecore.testing.simulation.crashes import Crashes
+from flamecore.testing.simulation.simulation import Simulation
+
+pytestmark = pytest.mark.usefixtures("installed")
+
+ACKERS = {name: acker_named(name) for name in ("centralized", "local", "sharded")}
+BLOCKS = {"job.clock": "blocks"}
+
+
+def lines(random: Random, count: int) -> list[str]:
+    return [" ".join(random.choices("abcdefg", k=random.randint(0, 4))) for _ in range(count)]
+
+
+def inputs(seed: int = 0) -> dict[str, list[str]]:
+    random = Random(seed)
+    return {"a": lines(random, 40), "b": lines(random, 25), "c": lines(random, 3)}
+
+
+def words(flow: fc.Flow) -> fc.Stream[str]:
+    return flow.source("a", str).merge(flow.source("b", str), flow.source("c", str)).flat_map(str.split)
+
+
+def alone(*, scan: bool) -> fc.Flow:
+    flow = fc.Flow("alone")
+    words(flow).key_by(lambda word: word).count(scan=scan).sink("counts")
+    return flow
+
+
+def before_a_state(*, scan: bool) -> fc.Flow:
+    flow = fc.Flow("before a state")
+    counts = words(flow).key_by(lambda word: word).count(scan=scan)
+    counts.sink("counts")
+    counts.key_by(lambda pair: pair[1] % 3).fold((), lambda last, pair: (*last, pair)[-4:]).sink("last")
+    return flow
+
+
+def twice(*, scan: bool) -> fc.Flow:
+    flow = fc.Flow("twice")
+    found = words(flow)
+    found.key_by(lambda word: word).count(scan=scan).sink("counts")
+    found.key_by(lambda word: word < "d").count(scan=scan).sink("halves")
+    return flow
+
+
+def of_copies(*, scan: bool) -> fc.Flow:
+    """Return a flow in which copies of one line meet: own items are not in order as they come."""
+    flow = fc.Flow("copies")
+    found = words(flow)
+    found.map(str.upper).merge(found).key_by(lambda word: word.lower()).count(scan=scan).sink("counts")
+    return flow
+
+
+FLOWS = [alone, before_a_state, twice, of_copies]
+
+
+@pytest.fixture(autouse=True)
+def kept_block() -> Iterator[None]:
+    token = BLOCK.set(BLOCK.get())
+    yield
+    BLOCK.reset(token)
+
+
+@pytest.mark.parametrize("made", FLOWS)
+@pytest.mark.parametrize("block", [1, 3, 16, 4096])
+def test_a_scan_is_a_plain_count(made: Callable[..., fc.Flow], block: int) -> None:
+    BLOCK.set(block)
+    found = assert_deterministic(made(scan=True), inputs(block), seeds=range(4), settings=BLOCKS)
+    assert found == assert_deterministic(made(scan=False), inputs(block), seeds=[0], workers=[1], settings=BLOCKS)
+
+
+@pytest.mark.parametrize("made", FLOWS)
+def test_no_item_goes_to_another_worker(made: Callable[..., fc.Flow]) -> None:
+    BLOCK.set(8)
+    simulation = Simulation(
+        made(scan=True).graph(), inputs(), acker=ACKERS["centralized"], workers=3, clock="blocks", trace=True
+    )
+    arrivals = simulation.run().trace
+    assert {arrival.vertex for arrival in arrivals} <= {"fold"}
+
+
+def test_without_blocks_items_go_to_the_owners_of_their_keys() -> None:
+    simulation = Simulation(alone(scan=True).graph(), inputs(), acker=ACKERS["centralized"], workers=3, trace=True)
+    assert {arrival.vertex for arrival in simulation.run().trace} == {"count"}
+
+
+@pytest.mark.parametrize("made", FLOWS)
+def test_a_scan_goes_on_after_any_fault_on_any_number_of_workers(made: Callable[..., fc.Flow]) -> None:
+    graph, whole = made(scan=True).graph(), inputs(7)
+    reference, played = Reference(graph, whole), Counter[str]()
+    for seed in range(60):
+        story = Crashes(graph, whole, seed=seed, ackers=ACKERS)
+        if story.clock != "blocks":
+            continue
+        end = story.play()
+        reference.check(end)
+        played["stories"] += 1
+        played["again"] += end.runs > 1
+    assert played["stories"] >= 10
+    assert played["again"] >= 5, "in most stories a run goes on from what another has left"
+
+
+def test_keys_that_fail_are_left_out_by_all() -> None:
+    flow = fc.Flow("fails")
+    words(flow).key_by(lambda word: "abcdef".index(word)).count(scan=True).sink("counts")
+    BLOCK.set(4)
+    skips = {**BLOCKS, "job.on_error": "skip"}
+    found = assert_deterministic(flow, inputs(), seeds=range(4), settings=skips)["counts"]
+    whole = Counter(" ".join([line for some in inputs().values() for line in some]).split())
+    assert dict(found) == {"abcdef".index(word): count for word, count in whole.items() if word != "g"}
+    with pytest.raises(OperationError, match="substring not found"):
+        flow.run(inputs(), workers=2, settings=BLOCKS)
+
+
+def test_values_that_are_no_keys_are_left_out_by_all() -> None:
+    flow = fc.Flow("fails")
+    words(flow).key_by(lambda word: range(3) if word == "g" else [word] if word == "f" else word).count(scan=True).sink(
+        "counts"
+    )
+    BLOCK.set(4)
+    whole = Counter(" ".join([line for some in inputs().values() for line in some]).split())
+    settings = {**BLOCKS, "job.on_error": "skip", "job.max_failed": 1000}
+    for workers in (1, 2, 3):
+        found = flow.run(inputs(), workers=workers, settings=settings)["counts"]
+        assert dict(found) == {word: count for word, count in whole.items() if word not in "fg"}
+
+
+def test_every_worker_has_all_totals_and_stores_its_own(tmp_path: Path) -> None:
+    flow = fc.Flow("stored")
+    flow.source("lines", str).flat_map(str.split).key_by(lambda word: word).count(scan=True).sink("counts")
+    for number in range(3):
+        (tmp_path / f"{number}.txt").write_text("a b c d e f g h\n" * 5, "utf-8")
+    settings = {
+        **BLOCKS,
+        "source.lines.use": "lines",
+        "source.lines.path": str(tmp_path / "*.txt"),
+        "state.use": "directory",
+        "state.path": str(tmp_path / "state"),
+    }
+    out: list[Any] = []
+    for turn, workers in enumerate((3, 2, 1, 4), 1):
+        made = flow.run({}, workers=workers, settings=settings)
+        out += made["counts"]
+        assert dict(out) == dict.fromkeys("abcdefgh", 15 * turn)
+        for number in range(3):
+            with (tmp_path / f"{number}.txt").open("a", encoding="utf-8") as file:
+                file.write("a b c d e f g h\n" * 5)
+
+
+def refused(draw: Callable[[fc.Flow, fc.Stream[str]], fc.Stream[Any]], text: str) -> None:
+    flow = fc.Flow("refused")
+    draw(flow, flow.source("lines", str)).sink("out")
+    with pytest.raises(GraphError, match=text) as caught:
+        flow.graph()
+    assert "<drift 'count'> scans the items of its worker" in str(caught.value)
+    assert "scan=True" in str(caught.value)
+
+
+def test_scans_are_refused_where_items_may_move_or_come_again() -> None:
+    refused(
+        lambda _, stream: stream.key_by(str.lower).fold("", max).key_by(lambda pair: pair[0]).count(scan=True),
+        "behind <drift 'fold:max'>",
+    )
+    refused(
+        lambda _, stream: stream.rebalance().map(str.lower).key_by(str).count(scan=True), "behind <map .*>, to which"
+    )
+    refused(lambda _, stream: stream.key_by(str.lower, place=len).count(scan=True), "names a place")
+
+
+def test_a_scan_of_several_workers_needs_blocks() -> None:
+    with pytest.raises(ConfigError, match="<drift 'count'> scans") as caught:
+        alone(scan=True).run(inputs(), workers=2)
+    assert 'job.clock = "blocks"' in str(caught.value)
+    found = alone(scan=True).run(inputs(), workers=1)
+    assert found == alone(scan=False).run(inputs(), workers=3)

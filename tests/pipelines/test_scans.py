@@ -1,0 +1,78 @@
+"""Workers in processes exchange totals of blocks; one is killed, and the output is that of a quiet run."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+pytestmark = pytest.mark.grpc
+
+APP = """
+    import time
+    from pathlib import Path
+
+    import flamecore as fc
+
+
+    def split(line: str) -> list[str]:
+        if not Path("hurry").exists():
+            time.sleep(0.0005)
+        return line.split()
+
+
+    flow = fc.Flow("words")
+    flow.source("lines", str).flat_map(split).key_by(lambda word: word).count(scan=True).sink("counts")
+"""
+BLOCK, LINES, FILES = 4096, 5000, 3
+
+
+def line(number: int) -> str:
+    return f"w{number % 211} w{number % 7} w{number % 13}"
+
+
+def counts() -> Iterator[list[object]]:
+    """Yield what a plain loop makes of the files, which take turns by blocks."""
+    found: Counter[str] = Counter()
+    for start in range(0, LINES, BLOCK):
+        for file in range(FILES):
+            for number in range(start, min(start + BLOCK, LINES)):
+                for word in line(number * FILES + file).split():
+                    found[word] += 1
+                    yield [word, found[word]]
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+def test_a_killed_worker_does_not_show(tmp_path: Path, workers: int) -> None:
+    (tmp_path / "app.py").write_text(dedent(APP))
+    for file in range(FILES):
+        text = "".join(f"{line(number * FILES + file)}\n" for number in range(LINES))
+        (tmp_path / f"{file}.txt").write_text(text)
+    settings = ["transport.use=grpc", "job.clock=blocks", "source.lines.path=*.txt", "sink.counts.path=out.jsonl"]
+    settings += ["state.use=sqlite", "state.path=state", "state.interval_s=0.05", "job.max_in_flight=4096"]
+    options = [part for setting in settings for part in ("--set", setting)]
+    edges = ["--source", "lines=lines", "--sink", "counts=jsonl"]
+    command = [sys.executable, "-m", "flamecore", "run", "app.py", "-q", "-w", f"{workers}", *edges, *options]
+    out = tmp_path / "out.jsonl"
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as run:
+        try:
+            while not (out.exists() and out.stat().st_size > 200_000) and run.poll() is None:
+                time.sleep(0.01)
+            children = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
+            assert children, "the job had ended before"
+            os.kill(int(children[-1]), signal.SIGKILL)
+            (tmp_path / "hurry").touch()
+            _, said = run.communicate(timeout=100)
+        finally:
+            run.kill()
+    assert run.returncode == 0, said
+    assert [json.loads(text) for text in out.read_text().splitlines()] == [*counts()]

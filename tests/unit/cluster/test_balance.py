@@ -172,7 +172,8 @@ def test_disappointments_are_counted_in_a_row_and_a_changed_load_is_learned_anew
 
 def plan_of(workers: int = 2, fronts: int = 3) -> Plan:
     flow = fc.Flow("words")
-    flow.source("lines", str).key_by(str.lower).reduce(operator.add).sink("out")
+    # A function of the user's before the key, so that all workers host fronts.
+    flow.source("lines", str).map(lambda line: line).key_by(str.lower).reduce(operator.add).sink("out")
     settings = JobSettings(workers=workers, owners=1)
     names = tuple(FrontId("lines", number) for number in range(fronts))
     return Plan(flow.graph(), names, settings, partitions=tuple("abc"[:fronts]))

@@ -53,6 +53,10 @@ def _function(kind: str) -> Callable[..., dict[str, Any]]:
         from benchmarks.windows import one_run as windows
 
         return windows
+    if kind == "windows_kept":
+        from benchmarks.windows import one_kept
+
+        return one_kept
     if kind == "nexmark":
         from benchmarks.nexmark.measure import one_run as nexmark
 

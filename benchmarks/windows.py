@@ -5,6 +5,7 @@ Both are measured by CPU time in one process.
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -26,6 +27,12 @@ START: Final = 1_700_000_000_000_000
 
 GAP: Final = 50_000
 """Microseconds from one record to the next."""
+
+INTERVAL_S: Final = 0.5
+"""The time between two snapshots."""
+
+KEPT_WANTED: Final = 0.8
+"""The least ratio of the speed with snapshots to that without."""
 
 Record = tuple[int, int]
 """A time and a key."""
@@ -67,6 +74,10 @@ JOBS: Final[dict[str, Job]] = {
     "sessions, 50 keys, 100 items a session": Job(50, 100, windows="sessions", wanted=0.2),
     "sessions, 1,000 keys, 100 items": Job(1000, 100, windows="sessions", wanted=0.2),
 }
+
+
+KEPT: Final = "final, 1,000 keys, 12 items"
+"""The job that is measured with snapshots, too."""
 
 
 def records_of(job: Job, count: int) -> list[Record]:
@@ -115,7 +126,8 @@ def windowed(job: Job) -> fc.Flow:
     import flamestream_windows as w
 
     flow = fc.Flow("windowed")
-    keyed = w.event_time(flow.source("records", tuple), _time).key_by(_key)
+    # As without state: otherwise windows that are open at the end would wait for more.
+    keyed = w.event_time(flow.source("records", tuple), _time, at_end="close").key_by(_key)
     size = timedelta(microseconds=job.size)
     windows: Any = w.fixed(microseconds=job.size)
     if job.windows == "sliding":
@@ -180,11 +192,30 @@ def one_run(job: str, records: int, workers: int, pairs: int) -> dict[str, Any]:
     return {"seconds": seconds, "right": right, "records": records}
 
 
-def _run(flow: fc.Flow, records: Sequence[Record], workers: int) -> tuple[float, list[Any]]:
+def one_kept(job: str, records: int, pairs: int) -> dict[str, Any]:
+    """Run the count in windows without and with snapshots in turn, several times, on one worker."""
+    chosen = JOBS[job]
+    given = records_of(chosen, records)
+    wanted = expected(chosen, given)
+    seconds: dict[str, list[float]] = {"without": [], "with": []}
+    right = True
+    for kept in (False, True):
+        _run(windowed(chosen), given[:1000], 1, kept=kept)
+    for _ in range(pairs):
+        for name, kept in (("without", False), ("with", True)):
+            took, outputs = _run(windowed(chosen), given, 1, kept=kept)
+            seconds[name].append(took)
+            right = right and [pane.value for pane in outputs] == wanted
+    return {"seconds": seconds, "right": right, "records": records}
+
+
+def _run(flow: fc.Flow, records: Sequence[Record], workers: int, *, kept: bool = False) -> tuple[float, list[Any]]:
     """Return seconds of the processor's time, and the outputs."""
-    begun = time.process_time()
-    outputs = list(flow.run({"records": records}, workers=workers)["counts"])
-    return time.process_time() - begun, outputs
+    with tempfile.TemporaryDirectory() as folder:
+        state: dict[str, Any] = {"state": folder, "settings": {"state.interval_s": INTERVAL_S}} if kept else {}
+        begun = time.process_time()
+        outputs = list(flow.run({"records": records}, workers=workers, **state)["counts"])
+        return time.process_time() - begun, outputs
 
 
 def compare(*, records: int, rounds: int) -> tuple[Table, dict[str, Any]]:
@@ -213,4 +244,17 @@ def compare(*, records: int, rounds: int) -> tuple[Table, dict[str, Any]]:
             table.fail(name, "counts of a key")
             continue
         table.add(name, *cells, *shares, "equal")
+    _compare_kept(table, facts, 5 * records, rounds)
     return table, {"windows": facts, "targets": table.targets}
+
+
+def _compare_kept(table: Table, facts: dict[str, Any], records: int, rounds: int) -> None:
+    """Measure a job with and without snapshots; of more records, so that there are several snapshots."""
+    arguments = {"job": KEPT, "records": records, "pairs": rounds}
+    run = facts["kept"] = measured("windows_kept", arguments, what=f"windows: {KEPT}, with snapshots")
+    if not run["right"]:
+        table.fail(KEPT, "counts of a key with snapshots")
+        return
+    pairs = zip(run["seconds"]["without"], run["seconds"]["with"], strict=True)
+    share = Spread.of([without / kept for without, kept in pairs])
+    table.target(KEPT, f"{KEPT}: with a snapshot every 500 ms, of that without", share, KEPT_WANTED)

@@ -25,6 +25,7 @@ from flamecore.model.batch import (
     materialise,
     pack,
     selected,
+    sorted_together,
     stamped,
     stretches,
     unpack,
@@ -368,3 +369,16 @@ def test_runs_of_long_stretches_are_merged_without_a_look_at_each_order() -> Non
     short = [bases_of(400)[::2], bases_of(400)[1::2]]
     assert stretches(short) is None, "a sort costs less"
     assert stretches([bases_of(9), bases_of(9, start=5)]) is None, "orders in both runs"
+
+
+@given(st.lists(st.booleans(), min_size=2, max_size=80))
+def test_runs_that_alternate_are_sorted_together(sides: list[bool]) -> None:
+    bases = bases_of(len(sides))
+    runs = [
+        (extended(RecordOrders(0, places, bases[0][8:]), code), places)
+        for is_right, code in ((False, CODE), (True, CODE * 2))
+        if (places := [place for place, side in enumerate(sides) if side is is_right])
+    ]
+    wanted = [base + (CODE * 2 if side else CODE) for base, side in zip(bases, sides, strict=True)]
+    assert sorted_together(runs) == (wanted, [*range(len(sides))])
+    assert sorted_together([*runs, runs[0]]) is None

@@ -449,7 +449,7 @@ class Graph:
                 wrong = "and lies in a cycle, in which items come again"
             elif held := next((other for other in before if other.stateful), None):
                 wrong = f"and is behind {held!r}, which may take back what it has sent"
-            elif moved := next((other for other in before if other.route is not None), None):
+            elif moved := next((other for other in before if not isinstance(other.route, ByTime | None)), None):
                 wrong = f"and is behind {moved!r}, to which items go from other workers"
             if wrong:
                 what = f"{vertex!r} scans the items of its worker, {wrong}"

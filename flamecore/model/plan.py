@@ -15,7 +15,7 @@ from flamecore.model.hashing import KEY_GROUPS, key_group, owners, stable_hash
 from flamecore.model.meta import MAX_FRONT, FrontId
 from flamecore.model.segments import Segments
 from flamecore.model.settings import JobSettings
-from flamecore.model.vertices import ByHash, ByKey, Map, Vertex
+from flamecore.model.vertices import ByHash, ByKey, ByTime, Map, Vertex
 
 DEAD_LETTERS = "dead_letter"
 """Name of the rear that takes dead letters."""
@@ -133,6 +133,10 @@ class Plan:
     def is_scan(self, vertex: Vertex) -> bool:
         """Return whether items of an operation stay where they are, and workers exchange totals."""
         return vertex.scans and self.settings.clock == "blocks" and self.workers > 1
+
+    def deals_blocks(self, vertex: Vertex) -> bool:
+        """Return whether an operation behind a rebalance takes whole blocks of records, for the sake of a scan."""
+        return isinstance(vertex.route, ByTime) and any(map(self.is_scan, self.graph.reach_of(vertex)))
 
     def snapshot_time(self, time: int) -> int:
         """Return the latest time up to a time that a snapshot of a job in progress may have."""

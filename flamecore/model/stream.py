@@ -476,7 +476,7 @@ class KeyedStream(Generic[K, T]):
 
         Args:
             scan: Whether items stay on the workers where they are, and these exchange counts of blocks of records. It
-                needs `job.clock = "blocks"`, and only maps between the sources and the count.
+                needs `job.clock = "blocks"`, and neither a state nor a key between the sources and the count.
             name: Its name.
         """
         return self._accumulate("count", name, None, one_more, 0, int, int, light=True, scans=scan)

@@ -328,7 +328,7 @@ def unmet_requirements(spec: JobSpec) -> Iterator[ConfigError]:
         yield from _wall_clock(spec)
     if spec.config.job.clock == "blocks":
         yield from _bounded(spec)
-    elif spec.config.job.workers > 1:
+    elif spec.config.job.workers != 1:
         yield from _without_blocks(spec)
     yield from _retractions(spec)
     if not spec.config.job.barrier:

@@ -313,6 +313,7 @@ class Compiler:
             shares=self.shares_for(vertex),
             stays=not alone and vertex in self.plan.homes,
             records=None if (placing := self.plan.graph.placing_of(vertex)) is None else self.records_of(placing),
+            blocks=self.plan.deals_blocks(vertex),
         )
 
     def scanned(self, vertex: Vertex, strict: Vertex, operator: ScanOperator) -> Way:
@@ -340,7 +341,7 @@ class Compiler:
 
         Returns None for other vertices, and where the rebalance must follow the times of items.
         """
-        if not (isinstance(vertex.route, ByTime) and len(self.outboxes) > 1):
+        if not (isinstance(vertex.route, ByTime) and len(self.outboxes) > 1) or self.plan.deals_blocks(vertex):
             return None
         before = self.plan.graph.upstream_of(vertex)
         once = all(not other.stateful and other.route is None for other in before)

@@ -21,7 +21,7 @@ from flamecore.model.hashing import check_key, key_group, key_groups, stable_has
 from flamecore.model.messages import Piece
 from flamecore.model.meta import CHILD, decode_time, encode_child
 from flamecore.model.vertices import ByHash, ByKey, ByTime, Placing, Route, ToAll, Vertex
-from flamecore.runtime.operators.rebalance import DealingByLoad, DealingByTime, LoadShares, Part, dealt
+from flamecore.runtime.operators.rebalance import DealingByBlocks, DealingByLoad, DealingByTime, LoadShares, Part, dealt
 
 _PLACES_KEPT: Final = 65_536
 _LONGEST_TEXT: Final = 64
@@ -98,6 +98,7 @@ def routed(
     shares: LoadShares | None = None,
     stays: bool = False,
     records: RecordPlaces | None = None,
+    blocks: bool = False,
 ) -> Way:
     """Return the step and the run that bring items of `vertex` to their workers.
 
@@ -111,6 +112,7 @@ def routed(
         shares: Shares of a rebalance whose items come once; None: it follows their times.
         stays: Whether items stay here, unless routed by key: in a cycle that is at home on one worker.
         records: Places of the records of which the items are made, and which have brought them to their workers.
+        blocks: Whether a rebalance deals out whole blocks of records.
     """
     route = vertex.route
     if records is not None:
@@ -132,6 +134,9 @@ def routed(
     if isinstance(route, ByTime) and shares is not None:
         place, parted = _next_of(shares), DealingByLoad(shares)
         here, run_here = shares.timed(here), shares.timed(run_here)
+    elif blocks:
+        dealing = DealingByBlocks(workers)
+        place, parted = dealing.placed, dealing
     elif isinstance(route, ByTime):
         parted = DealingByTime(workers)
     elif isinstance(route, ByKey):
@@ -461,7 +466,7 @@ class PlacingOperator(Operator):
         return self._emit_run(extended(orders, CHILD[0]), trace ^ self._ident, payloads)
 
 
-Parting = _Parting | DealingByTime | DealingByLoad
+Parting = _Parting | DealingByTime | DealingByLoad | DealingByBlocks
 
 
 def arrive(pieces: Sequence[Piece], steps: Mapping[int, Step], runs: Mapping[int, Run]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import shutil
@@ -35,25 +36,39 @@ with session("local[2]") as spark:
 SERVER: Final = "import sys; from moto.server import main; main(['-H', '127.0.0.1', '-p', sys.argv[1]])"
 
 
-@pytest.fixture(scope="session", autouse=True)
-def quick_java(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[None]:
-    """Start Java as suits programs of seconds: compiled quickly, and with Spark's classes as an earlier run left them.
+QUICK_HOME: Final = pytest.StashKey[Path]()
 
-    Each process of Spark that a test starts takes less than half of the work then. What is learnt stays in pytest's
-    cache, for all runs with this Java and this Spark.
-    """
+
+# Not in a fixture: the time limit of the first test would count what is done for all.
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Let Java learn what Spark needs, before the first of these tests."""
+    here = Path(__file__).parent
+    cache = getattr(session.config, "cache", None)
+    if (
+        cache is None
+        or session.config.option.collectonly
+        or not any(here in item.path.parents for item in session.items)
+    ):
+        return
     try:
         home = find_java() or os.environ.get("JAVA_HOME")
     except MissingDependencyError:  # tests that need one say so
         home = None
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
-    if java is None or find_spec("pyspark") is None or sys.platform == "win32":
-        yield
-        return
-    cache = getattr(pytestconfig, "cache", None)
-    folder = cache.mkdir("java") if cache is not None else tmp_path_factory.mktemp("java")
+    if java is not None and find_spec("pyspark") is not None and sys.platform != "win32":
+        session.config.stash[QUICK_HOME] = quick_home(java, cache.mkdir("java"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_java(pytestconfig: pytest.Config) -> Iterator[None]:
+    """Start Java as suits programs of seconds: compiled quickly, and with Spark's classes as an earlier run left them.
+
+    Each process of Spark that a test starts takes less than half of the work then. What is learnt stays in pytest's
+    cache, for all runs with this Java and this Spark.
+    """
     with pytest.MonkeyPatch.context() as environ:
-        environ.setenv("JAVA_HOME", str(quick_home(java, folder)))
+        if (home := pytestconfig.stash.get(QUICK_HOME, None)) is not None:
+            environ.setenv("JAVA_HOME", str(home))
         yield
 
 
@@ -71,7 +86,8 @@ def quick_home(java: str, cache: Path) -> Path:
         # It takes as long as its output is open: Java writes the file down after Python has ended.
         command = [sys.executable, "-c", PROGRAM]
         environ = os.environ | {"JAVA_HOME": str(learn)}
-        subprocess.run(command, env=environ, capture_output=True, timeout=LEARN_S, check=False)
+        with contextlib.suppress(subprocess.TimeoutExpired):  # nothing learnt: Java is slower
+            subprocess.run(command, env=environ, capture_output=True, timeout=LEARN_S, check=False)
         archive = f"-XX:SharedArchiveFile={made / 'classes.jsa'}"
         make_home(new, java, "-XX:TieredStopAtLevel=1", archive, "-Xlog:cds*=off")
         try:

@@ -199,6 +199,50 @@ def test_scans_are_refused_where_items_may_move_or_come_again() -> None:
     )
     refused(lambda _, stream: stream.key_by(str.lower, place=len).count(scan=True), "names a place")
 
+    def round_it(stream: fc.Stream[str]) -> tuple[fc.Stream[str], fc.Stream[str]]:
+        return stream.filter(lambda text: len(text) > 1).map(lambda text: text[1:]), stream
+
+    refused(lambda _, stream: stream.loop(round_it).key_by(str.lower).count(scan=True), "is behind the cycle of")
+
+    def counted(stream: fc.Stream[str]) -> tuple[fc.Stream[str], fc.Stream[Any]]:
+        counts = stream.key_by(str.lower).count(scan=True)
+        return counts.filter(lambda pair: pair[1] < 2).map(lambda pair: pair[0]), counts
+
+    refused(lambda _, stream: stream.loop(counted), "lies in the cycle of")
+
+
+def test_scans_are_refused_where_what_comes_of_a_record_is_on_several_workers() -> None:
+    def branches(stream: fc.Stream[str]) -> tuple[fc.Stream[str], fc.Stream[str]]:
+        return stream.branch(lambda text: text == "a")
+
+    def one_of_two(_: fc.Flow, stream: fc.Stream[str]) -> fc.Stream[Any]:
+        some, rest = branches(stream)
+        return some.rebalance().merge(rest).key_by(len).count(scan=True)
+
+    def again(_: fc.Flow, stream: fc.Stream[str]) -> fc.Stream[Any]:
+        some, rest = branches(stream)
+        return some.merge(rest.rebalance()).rebalance().key_by(len).count(scan=True)
+
+    for draw in (one_of_two, again):
+        refused(draw, "what comes of a record of <source 'lines'> is dealt to several workers")
+
+
+def test_a_scan_takes_what_is_dealt_alike() -> None:
+    def both(flow: fc.Flow) -> fc.Stream[str]:
+        some, rest = flow.source("lines", str).branch(lambda text: text == "a")
+        return some.rebalance().merge(rest.rebalance())
+
+    def one_source(flow: fc.Flow) -> fc.Stream[str]:
+        return flow.source("lines", str).rebalance().merge(flow.source("more", str))
+
+    records = {"lines": ["a", "bb", "b", "a"] * 2_500, "more": ["c", "dd"] * 3_000}
+    for draw in (both, one_source):
+        flow = fc.Flow("alike")
+        draw(flow).key_by(len).count(scan=True).sink("out")
+        given = {source.name: records[source.name] for source in flow.graph().sources}
+        found = [flow.run(given, workers=workers, settings=BLOCKS) for workers in (1, 2, 3)]
+        assert found[0] == found[1] == found[2]
+
 
 def test_a_scan_of_several_workers_needs_blocks() -> None:
     with pytest.raises(ConfigError, match="<drift 'count'> scans") as caught:

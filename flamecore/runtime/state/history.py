@@ -315,11 +315,20 @@ class History:
         self._check_rest(await scan(self.store))  # an active run may have deleted journals since
         await note_ahead(self.store, self.identity, SinksAhead(tuple(ahead.items()), accounted))
         sinks = ", ".join(f"sink {name!r} holds its output up to time {until}" for name, until in ahead.items())
+        what = f"the state is older than the output: {sinks}, and the journals of the state go up to time {accounted}. "
+        if last.clock in ("", self.clock):
+            what += (
+                "Journals that were written since are lost, and what they tell of would come again under other times"
+            )
+            hint = "Bring back the newest state; or the outputs that belong to this one; or accept"
+        else:
+            what += (
+                f'The job ran with clock = "{last.clock}": by "{self.clock}" outputs would come again at other times'
+            )
+            hint = f'Run it once to its end with job.clock = "{last.clock}", before you change the clock; or accept'
         raise StateBehindError(
-            f"the state is older than the output: {sinks}, and the journals of the state go up to time {accounted}. "
-            "Journals that were written since are lost, and what they tell of would come again under other times",
-            hint="Bring back the newest state; or the outputs that belong to this one; or accept that some outputs "
-            "come twice: flamestream plan --accept.",
+            what,
+            hint=f"{hint} that some outputs come twice: flamestream plan --accept.",
             store=self.store.name,
             blob="",
             sinks=ahead,

@@ -839,8 +839,9 @@ def test_a_job_that_had_the_other_clock_is_held_to_both() -> None:
 def test_a_sink_that_is_ahead_has_not_the_times_of_another_clock(before: ClockName, after: ClockName) -> None:
     blobs: dict[str, bytes] = {}
     Run(blobs, clock=before).scan().begin()
-    with pytest.raises(StateBehindError):
+    with pytest.raises(StateBehindError, match=f'The job ran with clock = "{before}"') as caught:
         Run(blobs, clock=after).scan().begin(10)
+    assert f'Run it once to its end with job.clock = "{before}"' in str(caught.value)
     assert Run(blobs, clock=after).scan().begin(0).history.epoch == 2
     assert Run(blobs, clock=after).scan().begin(10**6).history.epoch == 3
 

@@ -246,7 +246,7 @@ class SpecBuilder:
 
     def _sink(self, name: str, type_: object, fingerprint: str) -> Sink:
         edge = self._config.sink.get(name, SinkEdge())
-        given = self._given.get(name) if edge.use is None else None
+        given = self._given.get(name) if edge.use in (None, defaults.HANDED_OVER) else None
         use = edge.use or (defaults.SINK if given is None else defaults.HANDED_OVER)
         context = EdgeContext(name, type_, given, fingerprint, job=self._name)
         path = f"sink.{name}"

@@ -346,3 +346,9 @@ def test_plugin_errors_are_problems(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(registry.PluginRegistry, "get", broken)
     assert {type(problem) for problem in laid_out(given=GIVEN).problems} == {PluginLoadError}
+
+
+def test_a_sink_that_settings_put_in_memory_is_returned() -> None:
+    flow = fc.Flow("kept")
+    flow.source("lines", str).sink("out")
+    assert flow.run({"lines": ["a"]}, settings={"sink.out.use": "memory"}) == {"out": ["a"]}

@@ -218,6 +218,9 @@ class CsvSink(FileSink):
     def preamble(self) -> bytes:
         return self._lines([self._names]) if self.options.header else b""
 
+    def may_begin(self, head: bytes) -> bool:
+        return not head or self.row_ends(head) == [len(head)]  # the names of the columns are one row
+
     def encode(self, payloads: Sequence[Any]) -> bytes:
         try:
             return self._lines(self._table.rows(payloads))

@@ -14,6 +14,7 @@ import errno
 import os
 import re
 from abc import abstractmethod
+from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from io import FileIO
@@ -106,6 +107,10 @@ class FileSink(Sink):
     def preamble(self) -> bytes:
         """Return the bytes at the start of an empty file."""
         return b""
+
+    def may_begin(self, head: bytes) -> bool:
+        """Return whether some bytes may be before the first row, whatever the options of their writer."""
+        return head in (b"", self.preamble())
 
     def row_ends(self, data: bytes) -> list[int]:
         """Return where each row of some bytes ends; the bytes begin with a row."""
@@ -232,10 +237,25 @@ class FileSink(Sink):
     def _in_order(self, length: int) -> bool:
         """Return whether each row of the first `length` bytes has an order."""
         try:
-            starts = [frame.start for frame, *_ in batches(self._path, length, self.row_ends)]
+            self.head(length)
+            deque(batches(self._path, length, self.row_ends), maxlen=0)
         except (DamagedOrdersError, FileNotFoundError):
             return False
-        return (starts[0] if starts else length) == min(length, len(self.preamble()))
+        return True
+
+    def head(self, length: int) -> bytes:
+        """Return what is before the first row with an order in the first `length` bytes.
+
+        Raises:
+            DamagedOrdersError: There are rows without an order.
+            OSError: It cannot be read.
+        """
+        end = next((frame.start for frame in frames(self._path, length)), length)
+        with open(self._path, "rb") as file:
+            head = file.read(min(end, _CHUNK))
+        if len(head) < end or not self.may_begin(head):
+            raise DamagedOrdersError(f"bytes 0 to {end - 1} of {self._path} have rows without an order")
+        return head
 
     def _image(self) -> bytes:
         return self._side.read_bytes() if self._side.exists() else b""

@@ -27,7 +27,7 @@ from flamestream_edges.checksums import SUFFIX as CHECKSUMS
 from flamestream_edges.durable import force_folder
 from flamestream_edges.files import unwritable
 from flamestream_edges.orders import SUFFIX as ORDERS
-from flamestream_edges.orders import DamagedOrdersError, batches, frames
+from flamestream_edges.orders import DamagedOrdersError, batches
 from flamestream_edges.outfile import FileSink
 from flamestream_edges.position import NOBODY, SUFFIX, Position, PositionFile, positions_in
 
@@ -252,7 +252,8 @@ class PartitionedFile(PartitionedSink):
             found = positions_in(self._side.read_bytes())
             limit = encode_time(found[0].time) if found else b""
             files = self._files()
-            piece = bytearray(self._head(files[0]) if files else b"")
+            heads = [self._file(_number_of(path), NOBODY).head(self._length(path)) for path in files]
+            piece = bytearray(next(filter(None, heads), b""))
             for _, row in heapq.merge(*[self._rows(path, limit) for path in files]):
                 piece += row
                 if len(piece) >= _PIECE:
@@ -263,13 +264,6 @@ class PartitionedFile(PartitionedSink):
             raise self._failed("read", error) from error
         except DamagedOrdersError as error:
             raise self._error(str(error), "Put the file and the one of its orders back as they were.") from error
-
-    def _head(self, path: Path) -> bytes:
-        """Return the bytes of a file before its first row."""
-        length = self._length(path)
-        first = next((frame.start for frame in frames(path, length)), length) if length else 0
-        with path.open("rb") as file:
-            return file.read(first)
 
     def _length(self, path: Path) -> int:
         side = path.with_name(path.name + SUFFIX)

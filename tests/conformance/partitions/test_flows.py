@@ -85,6 +85,21 @@ def test_a_folder_is_verified_file_by_file(tmp_path: Path) -> None:
     assert f"{largest}: DAMAGED" in damaged.output
 
 
+@pytest.mark.parametrize("options", [{}, {"delimiter": ";"}, {"header": False}, {"columns": ["a;b", "two\nlines"]}])
+def test_tables_are_verified_without_their_job(tmp_path: Path, options: dict[str, Any]) -> None:
+    folder = tmp_path / "parts"
+    run(counts(), folder, 3, "partitioned", "csv", **{f"sink.out.{key}": value for key, value in options.items()})
+    whole = CliRunner().invoke(verify, [str(folder)])
+    assert whole.exit_code == 0, whole.output
+    assert whole.output.count(": whole: ") >= 1
+    largest = max(folder.glob("part-*.csv"), key=lambda path: path.stat().st_size)
+    largest.with_name(f"{largest.name}.orders").write_bytes(b"")
+    damaged = CliRunner().invoke(verify, [str(folder)])
+    assert damaged.exit_code == 1
+    assert f"{largest.name}.orders has the orders" in damaged.output
+    assert CliRunner().invoke(command, [str(folder)]).exit_code, "its rows are not taken for a header"
+
+
 @pytest.mark.parametrize("asked", [verify, command])
 def test_other_places_are_refused(tmp_path: Path, asked: click.Command) -> None:
     refused = CliRunner().invoke(asked, [str(tmp_path)])

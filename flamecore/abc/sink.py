@@ -340,12 +340,12 @@ class PartitionedSink(Sink):
 
     @abstractmethod
     def stored(self) -> Mapping[str, Sink]:
-        """Return the sinks of the partitions that are there, by name, for `verify`.
+        """Return the sinks of all partitions of the output, by name, for `verify`.
 
-        This object need not be open.
+        A partition that is missing is among them: its `verify` returns a damage. This object need not be open.
 
         Raises:
-            SinkError: They cannot be found.
+            SinkError: They cannot be found, or there is no output.
         """
 
     @abstractmethod

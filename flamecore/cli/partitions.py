@@ -28,7 +28,10 @@ def sink_of_folder(folder: Path, parameter: str) -> PartitionedSink:
     if not folder.is_dir():
         raise click.BadParameter(f"{folder} is a file; to name a job: --app {folder}", param_hint=parameter)
     plugins = PluginRegistry()
-    kinds = {path.suffix.removeprefix(".") for path in folder.glob("part-*")} & set(plugins.names("sink"))
+    endings = [path.name.split(".")[1:] for path in folder.glob("part-*.*")]
+    known = set(plugins.names("sink"))
+    # The files may be lost, and those beside them left.
+    kinds = {one[0] for one in endings if len(one) == 1} & known or {one[0] for one in endings} & known
     if len(kinds) != 1:
         found = f"of {' and '.join(sorted(kinds))}" if kinds else "of a sink in partitions"
         raise click.BadParameter(f"{folder} has {'files' if kinds else 'no files'} {found}", param_hint=parameter)

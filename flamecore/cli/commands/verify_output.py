@@ -18,7 +18,7 @@ from flamecore.model.plan import DEAD_LETTERS
 from flamecore.runtime.config import defaults
 
 if TYPE_CHECKING:
-    from flamecore.abc.sink import Sink
+    from flamecore.abc.sink import Damage, Sink
 
 
 @click.command("verify-output", short_help="Compare outputs in files with their checksums.")
@@ -120,11 +120,13 @@ def _lines(name: str, verified: Verified | None, *, edited: bool) -> list[str]:
     place = verified.place if verified.place == name else f"{name}: {verified.place}"
     if verified.damages:
         found = "changed (dead letters may be edited)" if edited else "DAMAGED"
-        return [
-            f"{place}: {found}: bytes {damage.start} to {damage.end - 1}: {damage.what}" for damage in verified.damages
-        ]
+        return [f"{place}: {found}: {_bytes_of(damage)}{damage.what}" for damage in verified.damages]
     if not verified.covered and verified.size:
         return [f"{place}: not covered: {verified.size:,} bytes without checksums"]
     rest = verified.size - verified.covered
     more = f"; {rest:,} more are not covered" if rest > 0 else ""
     return [f"{place}: whole: {verified.covered:,} bytes are as they were written{more}"]
+
+
+def _bytes_of(damage: Damage) -> str:
+    return f"bytes {damage.start} to {damage.end - 1}: " if damage.start < damage.end else ""

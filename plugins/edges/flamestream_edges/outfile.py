@@ -203,6 +203,9 @@ class FileSink(Sink):
         positions = positions_in(before)
         known = recorded(self._path.with_name(self._path.name + CHECKSUMS))
         size = self._size()
+        if self._keeps_orders and (lost := self._lost()):
+            length = positions[0].length if positions else size
+            return Verified(str(self._path), size, 0, [Damage(0, length, f"{lost.name} is missing")])
         if known is None:  # an earlier version wrote it
             return Verified(str(self._path), size, 0)
         length = positions[0].length if positions else max((piece.end for piece in known.pieces), default=0)
@@ -225,14 +228,21 @@ class FileSink(Sink):
             what = "they were added by others, or a crash has cut a batch short, which the next run takes away"
             damages.append(Damage(length, size, what))
         if self._keeps_orders and not damages and not self._in_order(length):
-            damages.append(
-                Damage(0, length, f"they are not the rows of which {self._path.name}{ORDERS} has the orders")
-            )
+            damages.append(Damage(0, length, f"they are not the rows of which {self._orders_path.name} has the orders"))
         covered = reached = 0
         for piece, _ in pieces:
             covered += max(min(piece.end, size) - max(piece.start, reached), 0)
             reached = max(reached, piece.end)
         return Verified(str(self._path), size, covered, _joined(damages))
+
+    def _lost(self) -> Path | None:
+        """Return which file of a partition is missing."""
+        beside = (self._orders_path,) if self._image() else ()  # if none: it is being opened
+        return next((path for path in (self._path, self._side, *beside) if not path.exists()), None)
+
+    @property
+    def _orders_path(self) -> Path:
+        return self._path.with_name(self._path.name + ORDERS)
 
     def _in_order(self, length: int) -> bool:
         """Return whether each row of the first `length` bytes has an order."""
@@ -306,6 +316,10 @@ class FileSink(Sink):
         for position in found:
             if self._holds(position):
                 return position
+        if self._keeps_orders and self._size() >= found[-1].length and not self._orders_reach(found[-1].length):
+            state = "damaged" if self._orders_path.exists() else "missing"
+            what = f"{self._path} cannot be resumed: {self._orders_path} is {state}, which has the orders of its rows"
+            raise self._error(what, "Put it back; or start afresh, without the output and the job's state.")
         what = f"{self._path} cannot be resumed: it is {self._size()} bytes long and has been {found[-1].length}"
         hint = 'Put it back as it was; or add to the end of what others have left: mode = "append". To start afresh, '
         hint += "take it away, and what the job keeps of its state."

@@ -1,8 +1,8 @@
 """A folder of files that workers write, each its own, exactly once.
 
 For each worker there is a file `part-00000.jsonl`, with its position, checksums, and the orders of its rows beside it.
-The position file of the folder has the time below which the files together are complete. `manifest.json` names the
-files, for readers; nothing here reads it.
+The position file of the folder has the time below which the files together are complete, and the number of files that
+are written. `manifest.json` names all files, for readers, and to find that one is missing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from flamecore.errors import ConfigError, SinkError
 from flamecore.model.meta import MIN_TIME, encode_time
 from flamecore.toolkit.places import place_of
 from flamestream_edges.checksums import SUFFIX as CHECKSUMS
-from flamestream_edges.durable import force_folder
+from flamestream_edges.durable import force, force_folder
 from flamestream_edges.files import unwritable
 from flamestream_edges.orders import SUFFIX as ORDERS
 from flamestream_edges.orders import DamagedOrdersError, batches
@@ -34,6 +34,18 @@ from flamestream_edges.position import NOBODY, SUFFIX, Position, PositionFile, p
 _MANIFEST: Final = "manifest.json"
 _PIECE: Final = 2**20
 """Size of a piece of merged output."""
+
+
+class _Manifest(msgspec.Struct, frozen=True):
+    """Content of the manifest.
+
+    Attributes:
+        partitions: Names of all files, in order.
+        writing: Those that workers write now.
+    """
+
+    partitions: list[str]
+    writing: list[str]
 
 
 class Partition(Sink):
@@ -148,6 +160,7 @@ class PartitionedFile(PartitionedSink):
 
     def _clear(self) -> None:
         """Remove the files of an earlier output."""
+        (self._folder / _MANIFEST).unlink(missing_ok=True)
         for path in self._files():
             for suffix in ("", SUFFIX, ORDERS, CHECKSUMS):
                 path.with_name(path.name + suffix).unlink(missing_ok=True)
@@ -162,8 +175,8 @@ class PartitionedFile(PartitionedSink):
             async with self._mine() as positions:
                 self._count = workers
                 self._floor = self._time  # the files were forced to the disk as they were opened
+                self._name_files()  # first: files that are written are named
                 positions.begin(self._position(self._time))
-            self._name_files()
         except OSError as error:
             raise self._failed("divided", error) from error
         return Division(self._time, grant)
@@ -179,10 +192,10 @@ class PartitionedFile(PartitionedSink):
         files: list[FileSink] = []
         try:
             held: list[int] = []
+            for path in self._all_files(self._count) if self._floor > MIN_TIME else ():
+                if not path.exists():
+                    raise self._missing(path)
             for number in numbers:
-                if number < self._count and not self._path(number).exists() and self._floor > MIN_TIME:
-                    what = f"{self._path(number)} is missing, and holds outputs of this job"
-                    raise self._error(what, "Put it back; or start afresh, without the output and the job's state.")
                 file = self._file(number, owner)
                 time = await file.open()
                 files.append(file)
@@ -244,35 +257,61 @@ class PartitionedFile(PartitionedSink):
         self._name_files()
 
     def stored(self) -> Mapping[str, Sink]:
-        return {path.name: self._file(_number_of(path), NOBODY) for path in self._files()}
+        try:
+            begun = self._side.exists()
+            paths = self._all_files(self._told(self._side).length if begun else None)
+        except OSError as error:
+            raise self._failed("read", error) from error
+        if not paths and not begun:
+            what = (
+                f"{self._folder}/ has no files of it" if self._folder.is_dir() else f"there is no folder {self._folder}"
+            )
+            raise self._error(what, "Look at the path; a job writes them when it runs.")
+        return {path.name: self._file(_number_of(path), NOBODY) for path in paths}
 
     def merged(self) -> Iterator[bytes]:
         try:
             # First the time: files that grow meanwhile hold more than it says, never less.
-            found = positions_in(self._side.read_bytes())
-            limit = encode_time(found[0].time) if found else b""
-            files = self._files()
-            heads = [self._file(_number_of(path), NOBODY).head(self._length(path)) for path in files]
+            told = self._told(self._side)
+            lengths: dict[Path, int] = {}
+            for path in self._all_files(told.length):
+                if not path.exists():
+                    raise self._missing(path)
+                if length := self._told(path.with_name(path.name + SUFFIX)).length:
+                    lengths[path] = length
+            heads = [self._file(_number_of(path), NOBODY).head(length) for path, length in lengths.items()]
             piece = bytearray(next(filter(None, heads), b""))
-            for _, row in heapq.merge(*[self._rows(path, limit) for path in files]):
+            limit = encode_time(told.time)
+            for _, row in heapq.merge(*[self._rows(path, length, limit) for path, length in lengths.items()]):
                 piece += row
                 if len(piece) >= _PIECE:
                     yield bytes(piece)
                     piece.clear()
             yield bytes(piece)
+        except FileNotFoundError as error:
+            raise self._missing(Path(error.filename)) from error
         except OSError as error:
             raise self._failed("read", error) from error
         except DamagedOrdersError as error:
             raise self._error(str(error), "Put the file and the one of its orders back as they were.") from error
 
-    def _length(self, path: Path) -> int:
-        side = path.with_name(path.name + SUFFIX)
-        found = positions_in(side.read_bytes()) if side.exists() else []
-        return found[0].length if found else 0
+    def _told(self, side: Path) -> Position:
+        """Return the position in a file; one of nothing if none has been written yet.
 
-    def _rows(self, path: Path, limit: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Yield (order, bytes) of each row of a file below an order."""
-        for _, orders, data, ends in batches(path, self._length(path), self._file(0, NOBODY).row_ends):
+        Raises:
+            OSError: It cannot be read.
+            SinkError: It is damaged.
+        """
+        image = side.read_bytes()
+        if found := positions_in(image):
+            return found[0]
+        if image:
+            raise self._error(f"{side} is damaged", "Put it back as it was.")
+        return Position(0, MIN_TIME, 0, "", NOBODY, 0, "")
+
+    def _rows(self, path: Path, length: int, limit: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Yield (order, bytes) of each row below an order in the first `length` bytes of a file."""
+        for _, orders, data, ends in batches(path, length, self._file(0, NOBODY).row_ends):
             start = 0
             for order, end in zip(orders, ends, strict=True):
                 if order >= limit:
@@ -289,6 +328,36 @@ class PartitionedFile(PartitionedSink):
         found = self._folder.glob(f"part-*.{self._kind.name}")
         return sorted(path for path in found if path.name[5:10].isdecimal() and self._path(_number_of(path)) == path)
 
+    def _all_files(self, count: int | None) -> list[Path]:
+        """Return the files of the output, in order, those that are missing too.
+
+        Args:
+            count: Number of files that are written, as the position of the folder says; None: that is missing.
+
+        Raises:
+            SinkError: The manifest is damaged.
+        """
+        found = self._files()
+        if count == 0:  # not divided yet; an earlier output is being removed
+            return found
+        numbers = {*map(_number_of, found), *range(count or 0), *self._named()}
+        return [self._path(number) for number in range(max(numbers, default=-1) + 1)]
+
+    def _named(self) -> list[int]:
+        """Return the numbers of the files in the manifest; none if it is missing."""
+        manifest = self._folder / _MANIFEST
+        try:
+            names = msgspec.json.decode(manifest.read_bytes(), type=_Manifest).partitions
+            numbers = [int(name[5:10]) for name in names]
+        except FileNotFoundError:
+            return []
+        except ValueError:
+            numbers, names = [], ["damaged"]
+        if [self._path(number).name for number in numbers] != names:
+            hint = "Put it back; if no file is missing, take it away: the next run writes it anew."
+            raise self._error(f"{manifest} is damaged, or names files of another sink", hint)
+        return numbers
+
     def _file(self, number: int, owner: str) -> FileSink:
         options = msgspec.structs.replace(self.options, path=str(self._path(number)), mode="resume")
         file = self._kind(options, self.context)
@@ -297,10 +366,11 @@ class PartitionedFile(PartitionedSink):
 
     def _name_files(self) -> None:
         """Write the manifest."""
-        names = [path.name for path in self._files()]
-        text = msgspec.json.format(msgspec.json.encode({"partitions": names, "writing": names[: self._count]}))
+        names = [path.name for path in self._all_files(self._count)]
+        text = msgspec.json.format(msgspec.json.encode(_Manifest(names, names[: self._count])))
         new = self._folder / f".{_MANIFEST}"
         new.write_bytes(text + b"\n")
+        force(new)
         new.replace(self._folder / _MANIFEST)
 
     # -- errors --------------------------------------------------------------------------------------------------------
@@ -328,6 +398,12 @@ class PartitionedFile(PartitionedSink):
         if positions is not None:
             with contextlib.suppress(OSError):  # the first error is the one reported
                 positions.close()
+
+    def _missing(self, path: Path) -> SinkError:
+        if not self._folder.is_dir():
+            path = self._folder
+        what = f"{path} is missing, and holds outputs of this job"
+        return self._error(what, "Put it back; or start afresh, without the output and the job's state.")
 
     def _not_a_folder(self) -> SinkError:
         what = f'{self._folder} is not a folder, and with order = "partitioned" each worker has a file in it'

@@ -183,6 +183,56 @@ def test_damage_is_found_in_rows_and_in_orders(tmp_path: Path) -> None:
     assert not whole.damages
 
 
+@pytest.mark.parametrize("spoil", ["orders", "orders of none", "position", "rows"])
+def test_a_lost_file_is_named_by_all_who_read_it(tmp_path: Path, spoil: str) -> None:
+    folder = tmp_path / "out"
+
+    async def run() -> None:
+        for workers, time in ((3, 4), (2, 8)):  # the third file belongs to the output, and nobody writes it
+            sink = parts(folder)
+            for worker, each in enumerate(await opened(sink, workers)):
+                if spoil != "orders of none" or worker < 2:
+                    await each.write_ordered(time + worker + 1, orders_at(time + worker), [f"{time}, {worker}"])
+                await each.sync(time + 3)
+            await sink.sync(time + 3)
+            await sink.aclose()
+
+    asyncio.run(run())
+    lost = folder / "part-00002.jsonl"
+    if spoil != "rows":
+        lost = lost.with_name(lost.name + f".{spoil.split()[0]}")
+    lost.unlink()
+    found = parts(folder).stored()["part-00002.jsonl"].verify()
+    assert found is not None
+    assert [damage.what for damage in found.damages] == [f"{lost.name} is missing"]
+    if spoil == "orders of none":
+        assert b"".join(parts(folder).merged()), "no row lacks its order"
+        return
+    with pytest.raises(SinkError, match=f"{lost.name} is missing"):
+        b"".join(parts(folder).merged())
+    with pytest.raises(SinkError, match=f"{lost.name}.* is missing"):
+        asyncio.run(opened(parts(folder), 2))
+    assert not lost.exists()
+
+
+def test_a_folder_that_is_not_there_has_nothing_to_verify(tmp_path: Path) -> None:
+    with pytest.raises(SinkError, match="there is no folder"):
+        parts(tmp_path / "out").stored()
+    asyncio.run(opened(parts(tmp_path / "out"), 1))
+    for path in (tmp_path / "out").iterdir():
+        path.unlink()
+    with pytest.raises(SinkError, match="has no files"):
+        parts(tmp_path / "out").stored()
+
+
+@pytest.mark.parametrize("left", [b"", b"{", b'{"partitions":["x"]}'])
+def test_a_damaged_manifest_is_an_error(tmp_path: Path, left: bytes) -> None:
+    asyncio.run(opened(parts(tmp_path / "out"), 1))
+    (tmp_path / "out" / "manifest.json").write_bytes(left)
+    with pytest.raises(SinkError, match=r"manifest\.json is damaged"):
+        parts(tmp_path / "out").stored()
+
+
 def test_rows_end_at_newlines_that_are_not_quoted() -> None:
     sink = CsvSink(CsvSinkOptions(path="unused"), EdgeContext("out", Row))
     rows = [sink.encode([Row(number, text)]) for number, text in enumerate(["a", "two\nlines", '"', '"\n"', ""])]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -118,3 +119,14 @@ def test_what_has_no_checksums_is_not_covered_and_no_error() -> None:
     assert (done.returncode, "out: not covered: outputs of this sink" in done.stdout) == (0, True)
     assert run("verify-output", "none.jsonl").returncode == 2
     assert run("verify-output", "--app", "none.toml").returncode == 2
+
+
+def test_a_folder_of_partitions_that_is_gone_is_an_error() -> None:
+    Path("killed").touch()
+    Path("job.toml").write_text(JOB.replace('path = "out.jsonl"', 'path = "parts"\norder = "partitioned"'))
+    assert run("run", "job.toml", "-q").returncode == 0
+    assert run("verify-output").returncode == 0
+    shutil.rmtree("parts")
+    done = run("verify-output")
+    assert done.returncode == 1
+    assert "there is no folder parts" in done.stderr

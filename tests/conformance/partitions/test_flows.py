@@ -15,7 +15,7 @@ from click.testing import CliRunner
 import flamecore as fc
 from flamecore.cli.commands.merge_output import command
 from flamecore.cli.commands.verify_output import command as verify
-from flamecore.errors import ConfigError, OperationError
+from flamecore.errors import ConfigError, OperationError, SinkError
 from flamecore.testing.flows.exactly_once import assert_exactly_once
 
 LINES = [f"a b{number % 3} c{number % 5} {number}" for number in range(60)]
@@ -83,6 +83,20 @@ def test_a_folder_is_verified_file_by_file(tmp_path: Path) -> None:
     damaged = CliRunner().invoke(verify, [str(tmp_path / "parts")])
     assert damaged.exit_code == 1
     assert f"{largest}: DAMAGED" in damaged.output
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_file_that_is_lost_is_named(tmp_path: Path, workers: int) -> None:
+    run(counts(), tmp_path / "parts", workers, "partitioned")
+    lost = tmp_path / "parts" / f"part-{workers - 1:05d}.jsonl"
+    lost.unlink()
+    found = CliRunner().invoke(verify, [str(tmp_path / "parts")])
+    assert found.exit_code == 1
+    assert f"{lost}: DAMAGED: " in found.output
+    assert f"{lost.name} is missing" in found.output
+    assert found.output.count(": whole: ") + found.output.count("not covered") == workers - 1
+    with pytest.raises(SinkError, match=f"{lost.name} is missing"):
+        CliRunner().invoke(command, [str(tmp_path / "parts")], catch_exceptions=False)
 
 
 @pytest.mark.parametrize("options", [{}, {"delimiter": ";"}, {"header": False}, {"columns": ["a;b", "two\nlines"]}])

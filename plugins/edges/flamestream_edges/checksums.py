@@ -19,6 +19,8 @@ from typing import Final, NamedTuple
 
 from xxhash import xxh3_64, xxh3_64_hexdigest
 
+from flamestream_edges.durable import force, force_folder
+
 SUFFIX: Final = ".checksums"
 
 PIECE_BYTES: Final = 2**20
@@ -156,6 +158,34 @@ class Checksums:
     def close(self) -> None:
         """Close the file; a second call does nothing."""
         self._file.close()
+
+
+def split(path: Path, offset: int) -> None:
+    """Divide the piece that reaches over an offset of an output, so that all before it stays covered by a cut there.
+
+    The checksums are not open. If the piece is not as it was written, its halves keep its digest: nor are they then.
+
+    Raises:
+        OSError: They cannot be read or written; the old ones are still there.
+    """
+    beside = path.with_name(path.name + SUFFIX)
+    pieces = list((recorded(beside) or Recorded((), (), whole=True)).pieces)
+    index = next((index for index, piece in enumerate(pieces) if piece.start < offset < piece.end), None)
+    if index is None:
+        return
+    start, end, digest = pieces[index]
+    whole = digest_of(path, start, end) == digest
+    halves = [(start, offset), (offset, end)]
+    pieces[index : index + 1] = [Piece(*half, (whole and digest_of(path, *half)) or digest) for half in halves]
+    link, lines = _LINK, []
+    for piece in pieces:
+        link = _linked(link, _said(piece))
+        lines.append(_line(piece, link))
+    new = beside.with_name(f".{beside.name}")
+    new.write_bytes(b"".join(lines))
+    force(new)
+    new.replace(beside)
+    force_folder(path.parent)
 
 
 def digest_of(path: Path, start: int, end: int) -> str | None:

@@ -42,7 +42,7 @@ from flamecore.model.meta import MIN_TIME
 from flamecore.toolkit.places import place_of
 from flamecore.toolkit.records.plain import Unencodable
 from flamestream_edges.checksums import SUFFIX as CHECKSUMS
-from flamestream_edges.checksums import Checksums, Piece, chunks, digest_of, recorded
+from flamestream_edges.checksums import Checksums, Piece, chunks, digest_of, recorded, split
 from flamestream_edges.durable import force_folder
 from flamestream_edges.files import unwritable
 from flamestream_edges.orders import SUFFIX as ORDERS
@@ -400,6 +400,7 @@ class FileSink(Sink):
         try:
             length = length_below(self._path, self._length, time, self.row_ends)
             async with self._mine() as positions:
+                self._force_cut(length)
                 self._time, self._durable, self._written = time, (time, length), xxh3_64()
                 # First what counts, then the bytes: those beyond are a batch that was cut short.
                 positions.begin(self._position(time, length))
@@ -412,6 +413,19 @@ class FileSink(Sink):
         except DamagedOrdersError as error:
             hint = "Put the file and the one of its orders back as they were; or start afresh, without the job's state."
             raise self._error(str(error), hint) from error
+
+    def _force_cut(self, length: int) -> None:
+        """Force to the disk what a cut leaves, and its checksums.
+
+        Those of what is cut off stay, for a crash may come before the cut.
+        """
+        assert self._file is not None
+        assert self._checksums is not None
+        os.fsync(self._file.fileno())
+        self._checksums.write(self._checksums.cut())
+        os.fsync(self._checksums.descriptor)
+        self._checksums.close()
+        split(self._path, length)
 
     async def write(self, time: int, payloads: Sequence[Any]) -> None:
         await self._write(time, payloads, None)

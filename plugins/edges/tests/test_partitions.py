@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from random import Random
 from typing import Any, NamedTuple
 
 import pytest
 
-from flamecore.abc.sink import PartitionedSink, Sink
+from flamecore.abc.sink import PartitionedSink, Sink, Verified
 from flamecore.abc.source import EdgeContext
 from flamecore.errors import ConfigError, SinkError
 from flamecore.model.batch import DerivedOrders
@@ -19,6 +21,7 @@ from flamestream_edges.csv import CsvSink, CsvSinkOptions
 from flamestream_edges.jsonl import JsonlSink
 from flamestream_edges.outfile import FileSinkOptions
 from flamestream_edges.partitions import PartitionedFile
+from flamestream_edges.position import Position, PositionFile
 
 MADE: list[Sink] = []
 """Sinks of the test, which are released at its end: those of processes that were killed stay open until then."""
@@ -181,6 +184,95 @@ def test_damage_is_found_in_rows_and_in_orders(tmp_path: Path) -> None:
     assert whole is not None
     assert "has the orders" in damaged.damages[0].what
     assert not whole.damages
+
+
+def verified(sink: PartitionedFile) -> list[Verified]:
+    return [found for each in sink.stored().values() if (found := each.verify()) is not None]
+
+
+def tables(folder: Path) -> PartitionedFile:
+    """Return a sink of tables in a folder, which resumes."""
+    options = CsvSinkOptions(path=str(folder), mode="resume")
+    sink = CsvSink(options, EdgeContext("out", Row, fingerprint="test")).partitioned()
+    assert isinstance(sink, PartitionedFile)
+    MADE.append(sink)
+    return sink
+
+
+@pytest.mark.parametrize("make", [parts, tables])
+@pytest.mark.parametrize("seed", range(5))
+def test_kills_and_other_numbers_of_workers_leave_no_byte_uncovered(tmp_path: Path, make: Any, seed: int) -> None:
+    chance = Random(seed)
+
+    async def epoch(sink: PartitionedFile) -> None:
+        workers = chance.randint(1, 4)
+        start, grant = await sink.divide(workers)
+        assert [(one.covered, one.damages) for one in verified(sink)] == [(one.size, []) for one in verified(sink)]
+        for worker in range(workers):
+            partition = sink.partition(worker, grant)
+            MADE.append(partition)
+            time = max(await partition.open(), 1)
+            assert time == max(start, 1)
+            for _ in range(chance.randint(1, 4)):
+                times = range(time, time + chance.randint(1, 4))
+                time = times[-1] + 1
+                await partition.write_ordered(time, orders_at(*times), [Row(each, f"{worker}") for each in times])
+                if chance.random() < 0.5:
+                    await partition.sync(time)
+
+    async def run() -> None:
+        for _ in range(4):
+            sink = make(tmp_path / "out")  # the process of the one before was killed
+            await sink.open()
+            for _ in range(chance.randint(1, 2)):
+                await epoch(sink)
+        await sink.divide(2)
+        await sink.aclose()
+        assert all(one.covered == one.size and not one.damages for one in verified(make(tmp_path / "out")))
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("changed", [0, 6])
+def test_a_cut_does_not_make_damage_good(tmp_path: Path, changed: int) -> None:
+    path = tmp_path / "out" / "part-00000.jsonl"
+
+    async def run() -> None:
+        first, second = await opened(parts(tmp_path / "out"), 2)
+        await first.write_ordered(4, orders_at(1, 2, 3), ["a", "b", "c"])
+        await first.sync(4)
+        await second.write_ordered(3, orders_at(2), ["d"])
+        data = bytearray(path.read_bytes())
+        data[changed] ^= 1
+        path.write_bytes(data)
+        assert (await (again := parts(tmp_path / "out")).open(), (await again.divide(2)).time) == (3, 3)
+
+    asyncio.run(run())
+    damaged, whole = verified(parts(tmp_path / "out"))
+    assert [(damage.start, damage.end) for damage in damaged.damages] == [(0, path.stat().st_size)]
+    assert not whole.damages
+
+
+def test_a_crash_within_a_cut_leaves_no_byte_uncovered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash(self: PositionFile, position: Position) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    async def run() -> None:
+        first, second = await opened(parts(tmp_path / "out"), 2)
+        await first.write_ordered(4, orders_at(1, 2, 3), ["a", "b", "c"])
+        await first.sync(4)
+        await second.write_ordered(3, orders_at(2), ["d"])
+        file = (again := parts(tmp_path / "out"))._file(0, "owner")
+        await again.open()
+        await file.open()
+        with monkeypatch.context() as broken:
+            broken.setattr(PositionFile, "begin", crash)
+            with pytest.raises(SinkError, match="cannot be cut"):
+                await file.cut(3)
+        file.release()
+
+    asyncio.run(run())
+    assert [(one.covered, one.damages) for one in verified(parts(tmp_path / "out"))] == [(12, []), (4, [])]
 
 
 @pytest.mark.parametrize("spoil", ["orders", "orders of none", "position", "rows"])

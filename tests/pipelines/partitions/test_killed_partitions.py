@@ -27,6 +27,13 @@ def merged(folder: Path) -> bytes:
     return subprocess.run(line, cwd=folder, capture_output=True, timeout=60, check=True).stdout
 
 
+def uncovered(folder: Path) -> list[str]:
+    """Return the files in which bytes have no checksum, or are not as they were written."""
+    line = [sys.executable, "-m", "flamecore", "verify-output", "parts", "--json"]
+    found = json.loads(subprocess.run(line, cwd=folder, capture_output=True, timeout=60, check=True).stdout)["outputs"]
+    return [name for name, one in found.items() if one["damages"] or one["covered"] < one["size"]]
+
+
 def in_one_sequence(folder: Path, words: Words) -> bytes:
     """Return the output of the job in one process, in order, without a fault."""
     line = [sys.executable, "-m", "flamecore", "run", "app.py", "-q", "--source=lines=lines", "--sink=counts=jsonl"]
@@ -76,6 +83,7 @@ def test_kills_lose_no_output_and_repeat_none(tmp_path: Path, over: list[str], c
     killed, _ = play(words, random.Random(seed), kills, (1, 2, 3), job__clock=clock, **PARTS)
     assert killed == kills
     assert merged(tmp_path) == in_one_sequence(tmp_path, words)
+    assert not uncovered(tmp_path)
 
 
 def test_a_job_goes_on_with_other_numbers_of_partitions(tmp_path: Path, over: list[str]) -> None:
@@ -88,6 +96,7 @@ def test_a_job_goes_on_with_other_numbers_of_partitions(tmp_path: Path, over: li
         finish(Run(tmp_path, arguments))
     rows = [path.read_bytes().count(b"\n") for path in sorted((tmp_path / "parts").glob("part-*.jsonl"))]
     assert len(rows) == 3
+    assert not uncovered(tmp_path)
     assert merged(tmp_path).count(b"\n") == sum(rows) == 4 * 600
 
 

@@ -47,7 +47,7 @@ from flamestream_edges.durable import force_folder
 from flamestream_edges.files import unwritable
 from flamestream_edges.orders import SUFFIX as ORDERS
 from flamestream_edges.orders import DamagedOrdersError, OrdersFile, batches, frames, length_below
-from flamestream_edges.position import NOBODY, SUFFIX, Position, PositionFile, positions_in
+from flamestream_edges.position import NOBODY, OF_FOLDER, SUFFIX, Position, PositionFile, positions_in
 
 _CHUNK: Final = 2**20
 _NEWLINE: Final = re.compile(b"\n")
@@ -122,15 +122,21 @@ class FileSink(Sink):
         return PartitionedFile(type(self), self.options, self.context)
 
     def rehearse(self) -> None:
-        if self._path.exists() and not self._path.is_file():
-            raise self._error(f"{self._path} is not a file", "To write to a pipe use the sink stdout: … > PIPE")
+        self._refuse_other_kinds()
         if problem := unwritable(self._path):
             raise self._error(*problem)
 
+    def _refuse_other_kinds(self) -> None:
+        """Refuse what is there, if it is no file."""
+        if (self._path / OF_FOLDER).exists():
+            hint = f'Set [sink.{self.context.name}] order = "partitioned", as its writer did, or give another path.'
+            raise self._error(f"{self._path} is a folder of partitions, and one sequence is written to a file", hint)
+        if self._path.exists() and not self._path.is_file():
+            raise self._error(f"{self._path} is not a file", "To write to a pipe use the sink stdout: … > PIPE")
+
     async def open(self) -> int:
         try:
-            if self._path.exists() and not self._path.is_file():
-                raise self._error(f"{self._path} is not a file", "To write to a pipe use the sink stdout: … > PIPE")
+            self._refuse_other_kinds()
             if not self._side.exists():
                 self._goes_on([], "missing")  # a refused file is left as it is
             self._positions = PositionFile(self._side)

@@ -29,7 +29,7 @@ from flamestream_edges.files import unwritable
 from flamestream_edges.orders import SUFFIX as ORDERS
 from flamestream_edges.orders import DamagedOrdersError, batches
 from flamestream_edges.outfile import FileSink
-from flamestream_edges.position import NOBODY, SUFFIX, Position, PositionFile, positions_in
+from flamestream_edges.position import NOBODY, OF_FOLDER, SUFFIX, Position, PositionFile, positions_in
 
 _MANIFEST: Final = "manifest.json"
 _PIECE: Final = 2**20
@@ -102,7 +102,7 @@ class PartitionedFile(PartitionedSink):
             )
         self._kind = kind
         self._folder = Path(options.path).expanduser()
-        self._side = self._folder / f".partitions{SUFFIX}"
+        self._side = self._folder / OF_FOLDER
         self._owner = token_hex(8)
         self._positions: PositionFile | None = None
         self._time = MIN_TIME  # below which the output is complete

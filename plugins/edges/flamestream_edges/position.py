@@ -24,6 +24,9 @@ if sys.platform != "win32":
 
 SUFFIX: Final = ".position"
 
+OF_FOLDER: Final = f".partitions{SUFFIX}"
+"""Name of the position file in a folder of partitions."""
+
 NOBODY: Final = ""
 """Owner of an output that was closed."""
 

@@ -342,6 +342,16 @@ def test_options_that_make_no_sense_in_partitions(tmp_path: Path) -> None:
         parts(tmp_path / "none" / "out").rehearse()
 
 
+def test_one_sequence_is_not_written_to_a_folder_of_partitions(tmp_path: Path) -> None:
+    asyncio.run(opened(parts(tmp_path / "out"), 1))
+    sink = JsonlSink(FileSinkOptions(path=str(tmp_path / "out")), EdgeContext("out"))
+    for refused in (sink.rehearse, lambda: asyncio.run(sink.open())):
+        with pytest.raises(SinkError, match="is a folder of partitions") as caught:
+            refused()
+        assert 'order = "partitioned"' in caught.value.hint
+        assert "another path" in caught.value.hint
+
+
 def test_a_process_that_does_not_see_the_folder_says_so(tmp_path: Path) -> None:
     elsewhere = parts(tmp_path / "elsewhere").partition(1, "grant")
     with pytest.raises(SinkError, match="not where this process looks for it") as caught:

@@ -161,9 +161,9 @@ class PartitionedFile(PartitionedSink):
     def _clear(self) -> None:
         """Remove the files of an earlier output."""
         (self._folder / _MANIFEST).unlink(missing_ok=True)
-        for path in self._files():
-            for suffix in ("", SUFFIX, ORDERS, CHECKSUMS):
-                path.with_name(path.name + suffix).unlink(missing_ok=True)
+        for suffix in ("", SUFFIX, ORDERS, CHECKSUMS):  # those beside a file that is lost too
+            for path in self._files(suffix):
+                path.unlink()
 
     async def divide(self, workers: int) -> Division:
         grant = token_hex(8)
@@ -324,9 +324,10 @@ class PartitionedFile(PartitionedSink):
     def _path(self, number: int) -> Path:
         return self._folder / f"part-{number:05d}.{self._kind.name}"
 
-    def _files(self) -> list[Path]:
-        found = self._folder.glob(f"part-*.{self._kind.name}")
-        return sorted(path for path in found if path.name[5:10].isdecimal() and self._path(_number_of(path)) == path)
+    def _files(self, suffix: str = "") -> list[Path]:
+        """Return the files that are there, or those beside them, in order."""
+        files = {path.with_name(path.name.removesuffix(suffix)): path for path in self._folder.glob(f"part-*{suffix}")}
+        return [files[path] for path in sorted(files) if _is_number(path) and self._path(_number_of(path)) == path]
 
     def _all_files(self, count: int | None) -> list[Path]:
         """Return the files of the output, in order, those that are missing too.
@@ -348,7 +349,7 @@ class PartitionedFile(PartitionedSink):
         manifest = self._folder / _MANIFEST
         try:
             names = msgspec.json.decode(manifest.read_bytes(), type=_Manifest).partitions
-            numbers = [int(name[5:10]) for name in names]
+            numbers = [_number_of(Path(name)) for name in names]
         except FileNotFoundError:
             return []
         except ValueError:
@@ -415,6 +416,10 @@ class PartitionedFile(PartitionedSink):
     def _failed(self, done: str, error: OSError) -> SinkError:
         what = f"{self._folder}/ cannot be {done}: {error.strerror or error}"
         return self._error(what, f"Look at the folder and its device, and whether {self._folder.parent} is there.")
+
+
+def _is_number(path: Path) -> bool:
+    return path.name.removeprefix("part-").partition(".")[0].isdecimal()
 
 
 def _number_of(path: Path) -> int:

@@ -307,6 +307,24 @@ def test_a_lost_file_is_named_by_all_who_read_it(tmp_path: Path, spoil: str) -> 
     assert not lost.exists()
 
 
+@pytest.mark.parametrize("lost", ["", ".orders", ".position"])
+def test_an_output_with_a_lost_file_is_replaced(tmp_path: Path, lost: str) -> None:
+    folder = tmp_path / "out"
+
+    async def run(mode: str, text: str) -> None:
+        sink = parts(folder, mode=mode)
+        _, second = await opened(sink, 2)
+        await second.write_ordered(2, orders_at(1), [text])
+        await sink.write(2, [1])
+        await sink.aclose()
+
+    asyncio.run(run("resume", "long ago"))
+    (folder / f"part-00001.jsonl{lost}").unlink()
+    asyncio.run(run("replace", "new"))
+    assert b"".join(parts(folder).merged()) == b'"new"\n'
+    assert not any(one.damages for one in verified(parts(folder)))
+
+
 def test_a_folder_that_is_not_there_has_nothing_to_verify(tmp_path: Path) -> None:
     with pytest.raises(SinkError, match="there is no folder"):
         parts(tmp_path / "out").stored()

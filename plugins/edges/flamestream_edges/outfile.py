@@ -50,6 +50,8 @@ from flamestream_edges.orders import DamagedOrdersError, OrdersFile, batches, fr
 from flamestream_edges.position import NOBODY, OF_FOLDER, SUFFIX, Position, PositionFile, positions_in
 
 _CHUNK: Final = 2**20
+_LOOKS: Final = 3
+"""Times that a file with a damage is looked at while it is written: it may have been cut meanwhile."""
 _NEWLINE: Final = re.compile(b"\n")
 
 
@@ -200,6 +202,10 @@ class FileSink(Sink):
 
     def verify(self) -> Verified:
         try:
+            for _ in range(_LOOKS - 1):
+                before = self._image()
+                if not (found := self._verified()).damages or self._image() == before:
+                    return found
             return self._verified()
         except OSError as error:
             raise self._failed("read", error) from error

@@ -17,9 +17,11 @@ from flamecore.errors import ConfigError, SinkError
 from flamecore.model.batch import DerivedOrders
 from flamecore.model.meta import MIN_TIME, GlobalTime, encode_time
 from flamecore.testing.checks.partitions import PartitionedSinkTests
+from flamestream_edges import checksums, outfile
+from flamestream_edges.checksums import Recorded
 from flamestream_edges.csv import CsvSink, CsvSinkOptions
 from flamestream_edges.jsonl import JsonlSink
-from flamestream_edges.outfile import FileSinkOptions
+from flamestream_edges.outfile import FileSink, FileSinkOptions
 from flamestream_edges.partitions import PartitionedFile
 from flamestream_edges.position import Position, PositionFile
 
@@ -273,6 +275,36 @@ def test_a_crash_within_a_cut_leaves_no_byte_uncovered(tmp_path: Path, monkeypat
 
     asyncio.run(run())
     assert [(one.covered, one.damages) for one in verified(parts(tmp_path / "out"))] == [(12, []), (4, [])]
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_cut_while_a_file_is_verified_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: bool
+) -> None:
+    async def run() -> FileSink:
+        first, second = await opened(parts(tmp_path / "out"), 2)
+        await first.write_ordered(4, orders_at(1, 2, 3), ["a", "b", "c"])
+        await first.sync(4)
+        await second.write_ordered(3, orders_at(2), ["d"])
+        file = parts(tmp_path / "out")._file(0, "owner")
+        await file.open()
+        return file
+
+    def recorded(path: Path) -> Recorded | None:
+        if not cuts:
+            cuts.append(path)
+            asyncio.run(file.cut(3))
+        return checksums.recorded(path)
+
+    file, cuts = asyncio.run(run()), list[Path]()
+    monkeypatch.setattr(outfile, "recorded", recorded)
+    if changed:
+        path = tmp_path / "out" / "part-00000.jsonl"
+        path.write_bytes(path.read_bytes().replace(b"a", b"A"))
+    one, _ = verified(parts(tmp_path / "out"))
+    assert (one.size, one.covered, [damage[:2] for damage in one.damages]) == (8, 8, [(0, 8)] if changed else [])
+    assert cuts
+    file.release()
 
 
 @pytest.mark.parametrize("spoil", ["orders", "orders of none", "position", "rows"])

@@ -34,7 +34,7 @@ _STRETCH: Final = 16
 """Least orders in a stretch, on average, for which a merge by stretches costs less than a sort of all orders."""
 
 _SPARSE: Final = 3
-"""Of so many times as many records, all orders take as long to spell out as those of the chosen ones alone."""
+"""Least ratio of times to chosen records at which the orders of these alone are spelled out."""
 
 _LONG: Final = 128
 """Most bytes shared by derived orders: longer ones are spelled out, so that a small message does not stand for a large

@@ -121,8 +121,7 @@ class Worker:
         self._owed: list[Ack] = []
         self._waiting: dict[int, Ack] = {}  # by segment: acks of items in buffers before operations
         self._at_rest = False
-        self._grew = True
-        """Whether a minimum time has grown since the last release."""
+        self._grew = True  # whether a minimum time has grown since the last release
         self._knowns: list[bytes] | None = None
         """For each of `_drained`, the time below which nothing more is to come, if it is known."""
         self._rears = plan.rears

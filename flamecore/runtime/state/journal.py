@@ -24,7 +24,7 @@ class Journal(NamedTuple):
 
     Attributes:
         times: Given times: (first, number of records), in order; in place of the number `IDLE_MARK` or `LAST_MARK`.
-        ends: The time at which a front of the sequence clock has ended; newer records are not for this run.
+        ends: The time at which a front whose clock counts has ended; newer records are not for this run.
     """
 
     times: dict[int, list[tuple[int, int]]]
@@ -135,7 +135,7 @@ class GivenTimes(NamedTuple):
     Attributes:
         front: Number of the front.
         first: The first of them.
-        records: Number of records. 0: the front of the sequence clock has ended before that time. `IDLE_MARK` or
+        records: Number of records. 0: the front, whose clock counts, has ended before that time. `IDLE_MARK` or
             `LAST_MARK`: the time is that of a mark, and of no record.
     """
 

@@ -41,7 +41,7 @@ QUICK_HOME: Final = pytest.StashKey[Path]()
 
 # Not in a fixture: the time limit of the first test would count what is done for all.
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Let Java learn what Spark needs, before the first of these tests."""
+    """Archive the classes that Spark needs, before the first of these tests."""
     here = Path(__file__).parent
     cache = getattr(session.config, "cache", None)
     if (

@@ -29,8 +29,11 @@ more records than asked for: these wait longer anyway, and larger batches cost l
 
 _LEAST: Final = 1
 # Half of the records that a job admits by default, so that the next batch is read while the one before is on its way.
-# What tasks and messages take for each batch is then small beside what its records take.
+# What tasks and messages take for each batch is then small beside what its records take. Partitions that are read in
+# turn share it: their records run together, and a whole credit of them would not stay in the processor's cache so long.
 _MOST: Final = 4096
+_FEW: Final = 64
+"""Records of a batch below which reading it costs more than a smaller round saves."""
 
 
 class Ended(Reader):
@@ -230,6 +233,7 @@ class FrontTask:
     async def _read_round(self) -> None:
         """Read a batch of each partition that has room; end those that are exhausted."""
         turn = self._now = monotonic()
+        most = max(_MOST // len(self._left), _FEW)
         ended = []
         for reading in tuple(self._left):
             if self._stop.is_set() or self._given_up:
@@ -243,7 +247,7 @@ class FrontTask:
             # Partitions that are read one after the other need not find out each for itself.
             if not reading.read:
                 reading.limit = self._limits.get(reading.front.name.source, reading.limit)
-            if not reading.exhausted and (limit := self._room.take(reading.front.number, reading.limit)):
+            if not reading.exhausted and (limit := self._room.take(reading.front.number, min(reading.limit, most))):
                 await self._read_all(reading, limit)
             if reading.exhausted:
                 ended.append(reading)

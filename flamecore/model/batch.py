@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate, chain, compress, islice
+from itertools import accumulate, chain, islice
 from operator import eq
 from types import FunctionType
 from typing import Any, Final, SupportsIndex, TypeVar, overload
@@ -213,9 +213,12 @@ class RecordOrders(Sequence[bytes]):
             return None
         return range(self.first + places.start, self.first + places.stop)
 
-    def selected(self, selectors: Sequence[object]) -> RecordOrders:
-        """Return the orders whose selector is true."""
-        return RecordOrders(self.first, list(compress(self.places, selectors)), self.suffix)
+    def selected(self, indexes: Sequence[int]) -> RecordOrders:
+        """Return the orders at some indexes, which ascend."""
+        places = self.places
+        if type(places) is not range or places.start or places.step != 1:
+            indexes = [places[at] for at in indexes]
+        return RecordOrders(self.first, indexes, self.suffix)
 
     def __eq__(self, other: object) -> bool:
         return self.materialise() == list(other) if isinstance(other, Sequence) else NotImplemented
@@ -283,12 +286,17 @@ def extended(orders: Orders, code: bytes) -> Orders:
     return DerivedOrders(_bases_of(orders), None, 0, code)
 
 
-def selected(orders: Orders, selectors: Sequence[object]) -> Orders:
-    """Return the orders whose selector is true."""
+def selected(orders: Orders, indexes: Sequence[int]) -> Orders:
+    """Return the orders at some indexes, which ascend."""
+    if len(indexes) == len(orders):  # as mostly: derived orders stay what they are
+        return orders
     # With several orders to a base, a selection may leave some of them, which counts cannot say.
     if type(orders) is DerivedOrders and orders.counts is None:
-        return DerivedOrders(selected(orders.bases, selectors), None, orders.first, orders.tail)
-    return orders.selected(selectors) if type(orders) is RecordOrders else list(compress(orders, selectors))
+        return DerivedOrders(selected(orders.bases, indexes), None, orders.first, orders.tail)
+    if type(orders) is RecordOrders:
+        return orders.selected(indexes)
+    every = materialise(orders)
+    return [every[at] for at in indexes]
 
 
 def joined(parts: Sequence[Orders]) -> Orders:
@@ -466,7 +474,10 @@ def unpack(note: Note) -> Orders:
 
 
 def _is_long(orders: DerivedOrders) -> bool:
-    return len(orders.tail) > _LONG or (orders.counts is not None and max(map(len, orders.bases)) > _LONG)
+    if len(orders.tail) > _LONG or orders.counts is None:
+        return len(orders.tail) > _LONG
+    bases = orders.bases
+    return (len(bases[0]) if type(bases) is RecordOrders else max(map(len, bases))) > _LONG
 
 
 class Rows(Sequence[tuple[object, ...]]):
@@ -525,11 +536,6 @@ class Beside(list[Any]):
         self.by = by
         self.column = column
 
-    def chosen(self, selectors: Iterable[object]) -> Beside:
-        """Return the payloads whose selector is true, with their part of the column."""
-        selectors = list(selectors)
-        return Beside(compress(self, selectors), self.by, list(compress(self.column, selectors)))
-
     @overload
     def __getitem__(self, index: SupportsIndex) -> Any: ...
 
@@ -541,9 +547,18 @@ class Beside(list[Any]):
         return Beside(found, self.by, self.column[index]) if isinstance(index, slice) else found
 
 
-def chosen(payloads: Sequence[T], selectors: Sequence[object]) -> Sequence[T]:
-    """Return the payloads whose selector is true; a column stays beside them."""
-    return payloads.chosen(selectors) if type(payloads) is Beside else list(compress(payloads, selectors))
+def chosen(payloads: Sequence[Any], indexes: Sequence[int], found: list[Any]) -> list[Any]:
+    """Return some of the payloads, with the column beside them if there is one.
+
+    Args:
+        payloads: All payloads.
+        indexes: The index of each chosen one.
+        found: The chosen ones.
+    """
+    if type(payloads) is not Beside:
+        return found
+    column = payloads.column
+    return Beside(found, payloads.by, [column[at] for at in indexes])
 
 
 def many_of(function: Callable[..., Any]) -> Callable[[Sequence[Any]], Sequence[Any]] | None:

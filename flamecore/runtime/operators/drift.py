@@ -517,7 +517,8 @@ def _places(orders: Orders, counts: Sequence[int]) -> Orders:
     if set(counts) == {1}:
         return extended(orders, _FIRST_OUTPUT)
     if not all(counts):
-        orders, counts = selected(orders, counts), list(filter(None, counts))
+        orders = selected(orders, [at for at, count in enumerate(counts) if count])
+        counts = list(filter(None, counts))
     return children(orders, counts, first=1, tail=_WAY_OUT)
 
 

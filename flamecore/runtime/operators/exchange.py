@@ -405,8 +405,9 @@ class RecordPlaces:
             except Exception:  # noqa: BLE001 - item by item, which repeats the call and reports it
                 right = False
             if not right:
-                kept = [is_right(order, trace, True, payload) for order, payload in zip(orders, payloads, strict=True)]
-                orders, payloads = selected(orders, kept), list(compress(payloads, kept))
+                both = enumerate(zip(orders, payloads, strict=True))
+                kept = [at for at, (order, payload) in both if is_right(order, trace, True, payload)]
+                orders, payloads = selected(orders, kept), [payloads[at] for at in kept]
             if payloads:
                 run_here(orders, trace, payloads)
 

@@ -166,25 +166,25 @@ def map_run(vertex: Map, ident: int, emit: Run, fail: Fail) -> Run:
 
 def _run_of_many(function: Callable[[object], Any], ident: int, emit: Run, fail: Fail) -> Run:
     def run(orders: Orders, trace: int, payloads: Sequence[object]) -> None:
-        bases: list[bytes] = []
+        places: list[int] = []
         counts: list[int] = []
         outputs: list[object] = []
-        for order, payload in zip(orders, payloads, strict=True):
+        for place, payload in enumerate(payloads):
             try:
                 found = list(function(payload))
             except Exception as error:  # noqa: BLE001 - as above
-                fail(order, trace, True, payload, error)
+                fail(orders[place], trace, True, payload, error)
                 continue
             if not found:
                 continue
-            bases.append(order)
+            places.append(place)
             counts.append(len(found))
             outputs += found
             if len(outputs) > _LONG:
-                emit(children(bases, counts), trace ^ ident, outputs)
-                bases, counts, outputs = [], [], []
+                emit(children(selected(orders, places), counts), trace ^ ident, outputs)
+                places, counts, outputs = [], [], []
         if outputs:
-            emit(children(bases, counts), trace ^ ident, outputs)
+            emit(children(selected(orders, places), counts), trace ^ ident, outputs)
 
     return run
 
@@ -213,7 +213,7 @@ def _run_of_one(function: Callable[[object], object], ident: int, emit: Run, fai
                 fail(orders[failed[-1]], trace, True, payload, error)
         if failed:
             gone = set(failed)
-            orders = selected(orders, [at not in gone for at in range(len(orders))])
+            orders = selected(orders, [at for at in range(len(orders)) if at not in gone])
         if outputs:
             emit(extended(orders, _ONLY), trace ^ ident, outputs)
 
@@ -231,17 +231,18 @@ def _run_of_timed(function: Callable[[object, int], object], ident: int, emit: R
 def _run_of_kept(function: Callable[[object], object], ident: int, emit: Run, fail: Fail) -> Run:
     def run(orders: Orders, trace: int, payloads: Sequence[object]) -> None:
         kept: list[object] = []
-        for payload in payloads:
+        places: list[int] = []
+        for place, payload in enumerate(payloads):
             try:
-                kept.append(bool(function(payload)))
+                if function(payload):
+                    kept.append(payload)
+                    places.append(place)
             except Exception as error:  # noqa: BLE001 - as above
-                fail(orders[len(kept)], trace, True, payload, error)
-                kept.append(False)
-        if not all(kept):
-            # Only now, by one mask: most runs keep everything, and derived orders stay derived.
-            orders, payloads = selected(orders, kept), chosen(payloads, kept)
-        if payloads:
-            emit(extended(orders, _ONLY), trace ^ ident, payloads)
+                fail(orders[place], trace, True, payload, error)
+        if len(kept) < len(payloads):
+            payloads = chosen(payloads, places, kept)
+        if kept:
+            emit(extended(selected(orders, places), _ONLY), trace ^ ident, payloads)
 
     return run
 

@@ -81,12 +81,12 @@ def test_a_column_beside_payloads_goes_with_them() -> None:
 
 
 def test_what_is_chosen_of_payloads_has_its_part_of_the_column() -> None:
-    payloads, selectors = Beside([-1, 2, -3], abs, [1, 2, 3]), [1, "", True]
-    some = chosen(payloads, selectors)
+    some = chosen(Beside([-1, 2, -3], abs, [1, 2, 3]), [0, 2], [-1, -3])
     assert isinstance(some, Beside)
     assert (some, some.by, some.column) == ([-1, -3], abs, [1, 3])
-    assert type(chosen([-1, 2, -3], selectors)) is list
-    assert chosen([-1, 2, -3], selectors) == [-1, -3]
+    for payloads in ([-1, 2, -3], (-1, 2, -3)):
+        assert type(chosen(payloads, [0, 2], [-1, -3])) is list
+        assert chosen(payloads, [0, 2], [-1, -3]) == [-1, -3]
 
 
 def test_a_function_of_many_is_found_beside_functions_alone() -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import flamecore as fc
 from flamecore.abc.operator import Record, Run, Site, Stretch, Watermarks, Way, Work, each
+from flamecore.model.batch import DerivedOrders, Orders, RecordOrders, stamped
 from flamecore.model.drift import Drift
 from flamecore.model.messages import Items
 from flamecore.model.meta import CHILD, MAX_TIME, GlobalTime, Meta, encode_time
@@ -88,6 +89,25 @@ def test_a_map_gives_the_same_by_run_as_by_item(
     map_run(vertex, 0b101, many.run, many.fail)(orders_of(len(payloads)), 7, payloads)
     assert many.emitted == one.emitted
     assert many.failed == one.failed
+
+
+@pytest.mark.parametrize("shape", ["filter", "many"])
+@pytest.mark.parametrize("least", [0, 50])
+def test_orders_of_records_are_not_spelled_out_by_a_map(shape: MapShape, least: int) -> None:
+    found: list[Orders] = []
+
+    def run(orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
+        found.append(orders)
+
+    function: Callable[[int], Any] = (lambda n: n >= least) if shape == "filter" else (lambda n: [n] * 3 * (n >= least))
+    records = stamped(1, 100, orders_of(1)[0][8:])
+    map_run(Map("map", function=function, shape=shape), 0, run, Behind().fail)(records, 0, range(100))
+    (orders,) = found
+    for part in (orders, orders.bases if type(orders) is DerivedOrders else None):
+        assert isinstance(part, (DerivedOrders, RecordOrders))
+        assert part._materialised is None
+    wanted = [order + CHILD[n] for order in orders_of(100, 1)[least:] for n in range(1 if shape == "filter" else 3)]
+    assert orders == wanted
 
 
 def test_a_run_that_grows_long_goes_on_in_parts() -> None:

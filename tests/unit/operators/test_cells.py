@@ -224,6 +224,23 @@ def test_states_in_cells_are_what_each_key_has_alone(seed: int) -> None:
         assert again.stored == alone.stored
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_a_turn_comes_to_its_keys_in_their_order_whichever_have_come_before(seed: int) -> None:
+    """Turns of few keys and of many, known and new ones."""
+    rng = Random(seed)
+    alone, together = Bench(with_cells=False), Bench(with_cells=True)
+    time, known = 1, 40
+    for turn in range(1, 30):
+        known += rng.choice([0, 0, 1, 5, 60])
+        keys = rng.sample(range(known), rng.choice([1, 2, 10, known // 4, known // 2, known]))
+        records = [(time + at, (key, 10 * turn, 2)) for at, key in enumerate(keys)]
+        time += len(keys)
+        for bench in (alone, together):
+            bench.run(records, [(time - 1, 10 * turn)], time)
+    assert alone.outputs == together.outputs
+    assert alone.said == together.said
+
+
 def test_what_is_kept_follows_the_cells_that_are_there() -> None:
     """Turns that have come leave nothing, however many there were."""
     bench = Bench(with_cells=True)

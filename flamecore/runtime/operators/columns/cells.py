@@ -30,6 +30,9 @@ _MOST_CODES: Final = 1 << 16
 _DENSE: Final = 8
 """So many times the keys are gone through in their order sooner than they are sorted, or copied than looked for."""
 
+_DENSE_AGAIN: Final = 3
+"""The same where some of those that are gone through have to be sorted in first."""
+
 _FIRST: Final = encode_child(0)
 _NO_CELLS: Final[Mapping[Any, Any]] = {}
 
@@ -104,7 +107,7 @@ class CellOperator(OrderedOperator):
         self._cells = work.cells
         self._find, self._whole = self._record_now, False
         self._codes: dict[Any, bytes] = {}  # of keys, as they are in places
-        self._known: list[Any] = []  # these keys, in that order
+        self._known: list[Any] = []  # the first of these keys, in the order of the codes
         self._past = Past()  # at the last cut
 
     # -- work ------------------------------------------------------------------------------------------------------
@@ -199,12 +202,15 @@ class CellOperator(OrderedOperator):
                 self._known.clear()
                 new = [*keys]
             codes.update(zip(new, rank_codes(new), strict=True))
+        known, code_of = self._known, codes.__getitem__
+        unsorted = len(codes) - len(known)
+        if len(codes) >= (_DENSE_AGAIN if unsorted else _DENSE) * len(keys):
+            return sorted(keys, key=code_of)
+        if unsorted:  # the last of them
             # The sort takes what is sorted already as one run.
-            self._known += sorted(new, key=codes.__getitem__)
-            self._known.sort(key=codes.__getitem__)
-        if len(self._known) < _DENSE * len(keys):
-            return [key for key in self._known if key in keys]
-        return sorted(keys, key=codes.__getitem__)
+            known += sorted(islice(codes, len(known), None), key=code_of)
+            known.sort(key=code_of)
+        return [key for key in known if key in keys]
 
     def _put(self, orders: Orders, keys: Sequence[Any], payloads: Sequence[Any], parts: Sequence[Part]) -> None:
         """Put new cells in place."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, chain, islice
-from operator import eq
+from operator import add, eq
 from types import FunctionType
 from typing import Any, Final, SupportsIndex, TypeVar, overload
 
@@ -229,6 +229,55 @@ class RecordOrders(Sequence[bytes]):
         return repr(self.materialise())
 
 
+class TailedOrders(Sequence[bytes]):
+    """Orders derived from those of records by a tail each, equal to any sequence of the same orders.
+
+    Args:
+        bases: The orders of the records.
+        tails: The bytes at the end of each order.
+    """
+
+    __slots__ = ("_materialised", "bases", "tails")
+
+    def __init__(self, bases: RecordOrders, tails: Sequence[bytes]) -> None:
+        self.bases, self.tails = bases, tails
+        self._materialised: list[bytes] | None = None
+
+    def __len__(self) -> int:
+        return len(self.tails)
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Orders: ...
+
+    def __getitem__(self, index: int | slice) -> bytes | Orders:
+        if self._materialised is not None:
+            return self._materialised[index]
+        if not isinstance(index, slice):
+            return self.bases[index] + self.tails[index]
+        bases = self.bases[index]
+        return TailedOrders(bases, self.tails[index]) if type(bases) is RecordOrders else [*self][index]
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self.materialise())
+
+    def materialise(self) -> list[bytes]:
+        """Return all orders, spelled out and cached; do not change the list."""
+        if self._materialised is None:
+            self._materialised = list(map(add, self.bases.materialise(), self.tails))
+        return self._materialised
+
+    def __eq__(self, other: object) -> bool:
+        return self.materialise() == list(other) if isinstance(other, Sequence) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # like a list
+
+    def __repr__(self) -> str:
+        return repr(self.materialise())
+
+
 def stamped(first: int, records: int, suffix: bytes) -> Orders:
     """Return the orders of records with consecutive times; arguments are those of `orders_of`.
 
@@ -343,11 +392,15 @@ def interleaved(runs: Sequence[tuple[Orders, Sequence[T]]]) -> tuple[Orders, Seq
         runs: Orders and payloads of each run.
 
     Returns:
-        None if they are derived differently, or a base begins with another: orders derived from both may then
-        alternate.
+        None if they are derived differently, two are equal, or a base begins with another: orders derived from both may
+        then alternate.
     """
     notes = [orders for orders, _ in runs if type(orders) is DerivedOrders]
-    if len(notes) < len(runs) or len({(note.first, note.tail, note.counts is None) for note in notes}) > 1:
+    if len(notes) < len(runs):
+        return None
+    if all(note.counts is None and type(note.bases) is RecordOrders for note in notes):
+        return _by_record(notes, [payloads for _, payloads in runs])
+    if len({(note.first, note.tail, note.counts is None) for note in notes}) > 1:
         return None
     bases = list(chain.from_iterable([note.bases for note in notes]))
     places = sorted(range(len(bases)), key=bases.__getitem__)
@@ -369,6 +422,32 @@ def interleaved(runs: Sequence[tuple[Orders, Sequence[T]]]) -> tuple[Orders, Seq
         blocks += [some[end - count : end] for end, count in zip(note._ends, note.counts, strict=True)]
     values = list(chain.from_iterable(map(blocks.__getitem__, places)))
     return DerivedOrders(merged, [counts[at] for at in places], first, tail), values
+
+
+def _by_record(notes: Sequence[DerivedOrders], runs: Sequence[Sequence[T]]) -> tuple[Orders, list[T]] | None:
+    """Merge runs with one order or none derived from each record of a front by the times of these records."""
+    bases = [note.bases for note in notes if type(note.bases) is RecordOrders]
+    suffix = bases[0].suffix
+    if any(base.suffix != suffix for base in bases):
+        return None
+    first = min([base.first for base in bases])
+    times: list[int] = []
+    tails: list[bytes] = []
+    values: list[T] = []
+    # By tail: what is derived from one record then comes in the order of the tails, as the sort is stable.
+    for number in sorted(range(len(notes)), key=lambda number: notes[number].tail):
+        base, later = bases[number], bases[number].first - first
+        times += [place + later for place in base.places] if later else base.places
+        tails += [notes[number].tail] * len(base)
+        values += runs[number]
+    places = sorted(range(len(times)), key=times.__getitem__)
+    merged, ends = [times[at] for at in places], [tails[at] for at in places]
+    found = [values[at] for at in places]
+    records = RecordOrders(first, merged, suffix)
+    several = len({*tails})
+    if several < len(notes) and len({*zip(merged, ends, strict=True)}) < len(merged):
+        return None
+    return TailedOrders(records, ends) if several > 1 else DerivedOrders(records, None, 0, tails[0]), found
 
 
 def sorted_together(runs: Sequence[tuple[Orders, Sequence[T]]]) -> tuple[Orders, Sequence[T]] | None:
@@ -434,7 +513,7 @@ def stretches(runs: Sequence[Orders]) -> list[tuple[int, int, int]] | None:
 
 def materialise(orders: Orders) -> Orders:
     """Return the orders, spelled out; do not change the result."""
-    if type(orders) is DerivedOrders or type(orders) is RecordOrders:
+    if type(orders) is DerivedOrders or type(orders) is RecordOrders or type(orders) is TailedOrders:
         return orders.materialise()
     return orders
 

@@ -16,6 +16,7 @@ from flamecore.model.batch import (
     Lines,
     Orders,
     RecordOrders,
+    TailedOrders,
     ascending,
     children,
     extended,
@@ -287,6 +288,52 @@ def test_runs_of_several_fronts_are_merged_line_by_line(times: list[set[int]], c
     assert type(found[0]) is DerivedOrders, "nothing is spelled out"
     pairs = [pair for run in runs for pair in zip(*run, strict=True)]
     assert list(zip(*found, strict=True)) == sorted(pairs)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(-5, 300), st.sets(st.integers(0, 90), min_size=1), st.sampled_from((b"", CODE, CODE[:1]))
+        ),
+        min_size=2,
+        max_size=4,
+    ),
+    st.integers(-500, 500),
+    st.integers(-500, 500),
+)
+def test_runs_of_one_front_are_merged_record_by_record(
+    given_: list[tuple[int, set[int], bytes]], start: int, stop: int
+) -> None:
+    """What comes of one record by several ways stands together, in the order of the ways."""
+    runs: list[tuple[Orders, list[object]]] = []
+    for first, places, way in given_:
+        orders = DerivedOrders(RecordOrders(first, sorted(places), bases_of(1)[0][8:]), None, 0, way + CODE[1:])
+        runs.append((orders, [(way, at) for at in range(len(orders))]))
+    pairs = [(order, value) for run in runs for order, value in zip(*run, strict=True)]
+    wanted = sorted(order for order, _ in pairs)
+    found = interleaved(runs)
+    if len(set(wanted)) < len(wanted):
+        assert found is None, "two orders are equal"
+        return
+    assert found is not None
+    orders, payloads = found
+    assert isinstance(orders, (TailedOrders, DerivedOrders))
+    assert [orders[at] for at in range(-len(wanted), len(wanted))] == wanted * 2
+    assert orders._materialised is None, "nothing is spelled out"
+    assert [*orders[start:stop]] == wanted[start:stop]
+    assert [*extended(orders, CODE)] == [order + CODE for order in wanted]
+    assert orders == wanted
+    assert orders[start:stop] == wanted[start:stop]
+    assert (repr(orders), len(orders)) == (repr(wanted), len(wanted))
+    assert dict(zip(orders, payloads, strict=True)) == dict(pairs)
+
+
+def test_runs_of_records_of_two_fronts_are_merged_otherwise() -> None:
+    one, other = (
+        DerivedOrders(RecordOrders(0, [1, 2], GlobalTime(0, front).encode()[8:]), None, 0, CODE[:front])
+        for front in (1, 2)
+    )
+    assert interleaved([(one, "ab"), (other, "cd")]) is None
 
 
 def test_runs_are_not_merged_where_what_comes_of_two_orders_may_stand_mixed() -> None:

@@ -38,7 +38,7 @@ from flamecore.abc.operator import (
     Work,
 )
 from flamecore.errors import JobError, NoInvalideeError, OrderViolationError
-from flamecore.model.batch import Orders, many_of
+from flamecore.model.batch import Orders, children, extended, many_of
 from flamecore.model.failure import FlowMistake, describe, shorten_repr
 from flamecore.model.hashing import check_key
 from flamecore.model.meta import MAX_TIME, MIN_TIME, Meta, child_codes, decode_time, encode_child, encode_time
@@ -79,6 +79,9 @@ _SPARE, _SLACK = 256, 4
 
 _SHORT: Final = 8
 """Among fewer items one that has to be worked on alone is not looked for: all are."""
+
+_PACKED: Final = 256
+"""Among fewer items orders of outputs are spelled out: to emit outputs by themselves costs more than their orders."""
 
 _FIRST: Final = encode_child(0)
 
@@ -287,9 +290,7 @@ class OrderedOperator(StatefulOperator):
             self._records.update(found.kept)
             self._keep_all(found.changed)
             if found.outputs:
-                codes = child_codes(found.each)
-                self._orders += [order + code for order in orders for code in codes]
-                self._outputs += found.outputs
+                self._add_of(orders, found.outputs)
         else:
             self._run_around(found, orders, trace, payloads)
 
@@ -676,6 +677,18 @@ class OrderedOperator(StatefulOperator):
         self._place, self._number = place, first + len(outputs)
         self._orders += [place + encode_child(number) for number in range(first, self._number)]
         self._outputs += outputs
+
+    def _add_of(self, orders: Orders, outputs: Sequence[Any]) -> None:
+        """Add the outputs of several items, equally many of each."""
+        each = len(outputs) // len(orders)
+        if len(orders) < _PACKED:
+            self._orders += [order + code for order in orders for code in child_codes(each)]
+            self._outputs += outputs
+            return
+        # By themselves, so that their orders stay packed.
+        self._emit()
+        made = extended(orders, _FIRST) if each == 1 else children(orders, (each,) * len(orders))
+        self._emit_run(made, self._ident, outputs)
 
     def _emit(self) -> None:
         orders, outputs = self._orders, self._outputs

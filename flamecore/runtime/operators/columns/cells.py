@@ -17,7 +17,7 @@ from typing import Any, Final
 from flamecore.abc.operator import GONE, Part, Record, Site, Turn, Work
 from flamecore.model.batch import Orders
 from flamecore.model.hashing import check_keys
-from flamecore.model.meta import child_codes, decode_time, encode_child
+from flamecore.model.meta import decode_time, encode_child
 from flamecore.model.ordered import CLOSING, Now, Ordered, Timer, rank_codes, tie_of
 from flamecore.runtime.operators.ordered import OrderedOperator, Together
 
@@ -185,9 +185,7 @@ class CellOperator(OrderedOperator):
             check_keys(keyed)
         self._put(orders, keys, payloads, parts)
         if outputs:
-            codes = child_codes(len(outputs) // len(orders))
-            self._orders += [order + code for order in orders for code in codes]
-            self._outputs += outputs
+            self._add_of(orders, outputs)
         return None
 
     def _ranked(self, keys: Mapping[Any, Any]) -> list[Any]:

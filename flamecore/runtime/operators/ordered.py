@@ -62,8 +62,8 @@ from flamecore.runtime.operators.watermark import Watermark
 Log = tuple[Orders, Sequence[Any], Sequence[Record | None]]
 """(orders, keys, records before): what has been worked on, one after another."""
 
-Together = tuple[Orders, Sequence[Any], Sequence[Any], int, dict[Any, Any]]
-"""(orders, keys, payloads, watermark, records before, by key): what has been worked on in one call."""
+Together = tuple[Orders, Sequence[Any], int, dict[Any, Any]]
+"""(orders, payloads, watermark, records before, by key): what has been worked on in one call."""
 
 _NONE: Final[Record] = (None, (), None)
 
@@ -250,7 +250,7 @@ class OrderedOperator(StatefulOperator):
         if len(watermarks) == 1:
             return False
         try:
-            _, found = self._processed(payloads, watermarks)
+            found = self._processed(payloads, watermarks)
         except Exception:  # noqa: BLE001 - the one that fails is found in shorter stretches
             return False
         if type(found) is not Stretch:
@@ -263,30 +263,27 @@ class OrderedOperator(StatefulOperator):
         """Return the keys of several items."""
         return [*map(self._key_of, payloads)] if self._all_keys_of is None else self._all_keys_of(payloads)
 
-    def _processed(
-        self, payloads: Sequence[Any], watermarks: Watermarks
-    ) -> tuple[Sequence[Any], Stretch | Sequence[int]]:
-        """Return the keys of several items, and what comes of the items."""
+    def _processed(self, payloads: Sequence[Any], watermarks: Watermarks) -> Stretch | Sequence[int]:
+        """Return the result of several items."""
         assert self._process_run is not None
-        keys = self._keys(payloads)
-        found = self._process_run(keys, payloads, watermarks, self._records)
+        found = self._process_run(self._keys(payloads), payloads, watermarks, self._records)
         if type(found) is Stretch:
             for key in found.changed:
                 if key not in self._records:
                     check_key(key)
-        return keys, found
+        return found
 
     def _run_stretch(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
         """Work on several items with neither a timer nor a mark between them."""
         found: Stretch | Sequence[int] = ()
         if self._goes_together(len(orders)):
             try:
-                keys, found = self._processed(payloads, [(0, self.watermark.value)])
+                found = self._processed(payloads, [(0, self.watermark.value)])
             except Exception:  # noqa: BLE001 - the one that fails is found if each goes alone
                 self._run_halves(orders, trace, payloads)
                 return
         if type(found) is Stretch:
-            self._note_together(orders, keys, payloads, found)
+            self._note_together(orders, payloads, found)
             self._records.update(found.kept)
             self._keep_all(found.changed)
             if found.outputs:
@@ -703,12 +700,12 @@ class OrderedOperator(StatefulOperator):
             self._log.append((orders, keys, before))
             self._note_since(zip(keys, before, strict=True))
 
-    def _note_together(self, orders: Orders, keys: Sequence[Any], payloads: Sequence[Any], found: Stretch) -> None:
+    def _note_together(self, orders: Orders, payloads: Sequence[Any], found: Stretch) -> None:
         """Note what is about to be worked on in one call."""
         if self._snapshots:
             records = self._records
             before = {key: records.get(key) for some in (found.kept, found.changed) for key in some}
-            self._log.append((orders, keys, payloads, self.watermark.value, before))
+            self._log.append((orders, payloads, self.watermark.value, before))
             self._note_since(before.items())
 
     def _note_since(self, worked: Iterable[tuple[Any, Record | None]]) -> None:
@@ -735,7 +732,7 @@ class OrderedOperator(StatefulOperator):
                 _, keys, records = entry
                 since.update(zip(reversed(keys[start:]), reversed(records[start:]), strict=True))
             else:
-                since.update(entry[4] if start == 0 else self._midway(entry, start))
+                since.update(entry[3] if start == 0 else self._midway(entry, start))
         now, then = self._records, self._since
         changes: dict[Any, Any] = {}
         for key, old in then.items():
@@ -751,13 +748,14 @@ class OrderedOperator(StatefulOperator):
 
         The items of an entry went in together.
         """
-        _, keys, payloads, watermark, before = entry
+        _, payloads, watermark, before = entry
         assert self._process_run is not None
+        some = payloads[:count]
         self._call("begin")
         try:
             # Worked on once more, since a state in the middle of a call was never there. The work
             # gives the same again: outcomes depend on the arguments alone.
-            found = self._process_run(keys[:count], payloads[:count], [(0, watermark)], before)
+            found = self._process_run(self._keys(some), some, [(0, watermark)], before)
         finally:
             self._call("end")
         assert type(found) is Stretch

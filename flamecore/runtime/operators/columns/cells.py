@@ -183,7 +183,7 @@ class CellOperator(OrderedOperator):
             return []  # one of the marks makes it due
         for keyed in {id(part.keys): part.keys for part in parts}.values():  # many parts may share them
             check_keys(keyed)
-        self._put(orders, keys, payloads, parts)
+        self._put(orders, payloads, parts)
         if outputs:
             self._add_of(orders, outputs)
         return None
@@ -210,7 +210,7 @@ class CellOperator(OrderedOperator):
             known.sort(key=code_of)
         return [key for key in known if key in keys]
 
-    def _put(self, orders: Orders, keys: Sequence[Any], payloads: Sequence[Any], parts: Sequence[Part]) -> None:
+    def _put(self, orders: Orders, payloads: Sequence[Any], parts: Sequence[Part]) -> None:
         """Put new cells in place."""
         before: dict[Turn, dict[Any, Any]] = {}
         for turn, some, put in parts:
@@ -232,7 +232,7 @@ class CellOperator(OrderedOperator):
             if new and self._snapshots:
                 self._add_names(new)
         if self._snapshots:
-            self._log.append((orders, keys, payloads, self.watermark.value, before))
+            self._log.append((orders, payloads, self.watermark.value, before))
 
     def _run_turn(self, timer: Timer, keys: dict[Any, Any], mark: bytes, before: int) -> None:
         ranked = self._ranked(keys)
@@ -299,7 +299,7 @@ class CellOperator(OrderedOperator):
             self._keys_of(later).update(cells)
             self._hold_turn(later, len(ranked))
         if self._snapshots:
-            self._log.append(((mark,), (), (), 0, changed))
+            self._log.append(((mark,), (), 0, changed))
             self._past.note(changed)
         if not outputs:
             return True
@@ -415,7 +415,7 @@ class CellOperator(OrderedOperator):
                 for key, old in zip(entry[1][start:], entry[2][start:], strict=True):
                     self._note_record(past, key, old)
             else:
-                past.note(entry[4] if start == 0 else self._midway(entry, start))
+                past.note(entry[3] if start == 0 else self._midway(entry, start))
         # From here on, `past` is what the next cut compares with.
         self._past = past
         names = dict.fromkeys(then.records)
@@ -438,13 +438,14 @@ class CellOperator(OrderedOperator):
 
         The items of an entry went in together.
         """
-        _, keys, payloads, watermark, before = entry
+        _, payloads, watermark, before = entry
+        some = payloads[:count]
         cells = {turn: {key: cell for key, cell in old.items() if cell is not None} for turn, old in before.items()}
         # Computed again instead of stored: few runs of items are cut in their midst, and the others
         # need no copy of the cells after each item.
         self._call("begin")
         try:
-            found = self._cells.take(keys[:count], payloads[:count], [(0, watermark)], cells)
+            found = self._cells.take(self._keys(some), some, [(0, watermark)], cells)
         finally:
             self._call("end")
         assert isinstance(found, tuple)

@@ -177,7 +177,7 @@ def test_states_in_cells_are_what_each_key_has_alone(seed: int) -> None:
     everything, all_marks, snapshot = list[Any](), list[Any](), dict[Any, Any]()
     for _ in range(rng.randint(2, 12)):
         records = []
-        for _ in range(rng.choice([1, 3, 30, 100])):
+        for _ in range(rng.choice([1, 3, 30, 100, 400])):
             number = rng.choice([1, 2, 3, 5, 8, 12, 13]) if rng.random() >= rare else rng.choice([49, 50, 98, 11])
             at = value + rng.randint(1, ahead) if rng.random() >= rare else value - 1
             records.append((time, (rng.choice(keys), at, number)))

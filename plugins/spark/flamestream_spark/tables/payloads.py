@@ -17,6 +17,7 @@ from pyarrow import types as kinds
 
 from flamecore.errors import SourceError
 from flamecore.suggest import suggestion
+from flamecore.toolkit.records.objects import arrays_for
 from flamecore.toolkit.records.shapes import Column, is_named_tuple, record_columns, scalar_kinds, tuple_columns
 
 _NONE: Final = type(None)
@@ -337,9 +338,10 @@ def _by_keyword(type_: Any) -> bool:
 
 
 def _converter(type_: Any) -> Callable[[Any], Any]:
-    if is_named_tuple(type_):
-        return lambda value: type_(**value) if isinstance(value, dict) else type_(*value)
-    return lambda value: msgspec.convert(value, type_, strict=True)
+    change = arrays_for(type_)
+    if change is None:
+        return lambda value: msgspec.convert(value, type_, strict=True)
+    return lambda value: msgspec.convert(change(value), type_, strict=True)
 
 
 def _is_optional(type_: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import decimal
 import enum
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypedDict
@@ -90,6 +91,42 @@ def test_structs_keep_their_renaming_and_nested_values_are_looked_at() -> None:
     assert made.values == [Tagged(page_id=1, kind="a")]
     assert made.bad[0].place == 1
     assert "column 'kind'" in made.bad[0].reason
+
+
+class At(NamedTuple):
+    place: int
+    price: decimal.Decimal | None = None
+
+
+class Basket(NamedTuple):
+    first: At
+    last: At | None
+    every: list[At]
+    by_name: dict[str, At | None]
+
+
+def test_structs_are_named_tuples_wherever_they_stand() -> None:
+    price = decimal.Decimal("1.10")
+    kind = pa.struct([("price", pa.decimal128(5, 2)), ("more", pa.string()), ("place", pa.int32())])
+    one = {"price": price, "more": "x", "place": 7}
+    rows = [
+        {"first": one, "last": one, "every": [one, one], "by_name": [("a", one), ("b", None)]},
+        {"first": one, "last": None, "every": [], "by_name": []},
+    ]
+    kinds = {"first": kind, "last": kind, "every": pa.list_(kind), "by_name": pa.map_(pa.string(), kind)}
+    made = make(Basket, pa.RecordBatch.from_pylist(rows, pa.schema(kinds)))
+    at = At(7, price)
+    assert made.values == [Basket(at, at, [at, at], {"a": at, "b": None}), Basket(at, None, [], {})]
+    assert [type(one) for one in (made.values[0].last, made.values[0].every[0], made.values[0].by_name["a"])] == [At] * 3
+    assert made.bad == []
+
+
+def test_fields_of_a_struct_are_of_their_types_and_may_be_left_out() -> None:
+    made = make(At | None, pa.RecordBatch.from_pydict({"at": [{"place": 1}, {"place": None}]}))
+    assert made.values == [At(1)]
+    assert made.bad == [Bad(1, "column 'at': Expected `int`, got `null` - at `$[0]`")]
+    made = make(At | None, pa.RecordBatch.from_pydict({"at": [{"price": decimal.Decimal(1)}]}))
+    assert made.bad == [Bad(0, "column 'at': Object missing required field `place`")]
 
 
 def test_timestamps_become_datetimes() -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from flamestream_spark.flows import TIMES, run, through
     from flamestream_spark.queries import Into
+    from flamestream_spark.spool.ordering import UnstableOrderWarning
     from flamestream_spark.streaming import Streaming, stream
 
 _WHERE = {
@@ -23,6 +24,7 @@ _WHERE = {
     "through": "flows",
     "Into": "queries",
     "Streaming": "streaming",
+    "UnstableOrderWarning": "spool.ordering",
     "stream": "streaming",
 }
 """Imported when they are asked for: a task that is started anew does not wait for them."""
@@ -44,4 +46,4 @@ def register(spark: Any) -> None:
     datasource.register(spark)
 
 
-__all__ = ["TIMES", "Into", "Streaming", "register", "run", "stream", "through"]
+__all__ = ["TIMES", "Into", "Streaming", "UnstableOrderWarning", "register", "run", "stream", "through"]

@@ -103,6 +103,8 @@ def run(
     """
     given = {**(inputs or {}), **frames}
     check_frames(flow, given, "run")
+    if isinstance(order_by, Mapping):
+        check_named("order_by", order_by, flow)
     spark = next(iter(given.values())).sparkSession
     place = _scratch(spark, scratch)
     with ExitStack() as undo:
@@ -188,15 +190,38 @@ def check_frames(flow: Flow, given: Mapping[str, object], function: str) -> None
 
     Raises:
         UnknownKeyError: The flow has no such source.
-        ConfigError: None is given.
+        ConfigError: None is given, or something else.
+    """
+    names = [source.name for source in flow.graph().sources]
+    for name, frame in given.items():
+        if name not in names:
+            raise unknown_key(f"source.{name}", names, where=f": flow {flow.name!r} has no such source (DataFrames)")
+        if not hasattr(frame, "sparkSession"):
+            raise ConfigError(
+                f"source.{name}: an object of type {type(frame).__name__} is given, and is to be a DataFrame of Spark",
+                hint="Make one: spark.createDataFrame(…).",
+                path=f"source.{name}",
+            )
+    if not given:
+        hint = f"Give one: {function}(flow, {names[0]}=df)."
+        raise ConfigError("no DataFrame is given", hint=hint, path=f"source.{names[0]}")
+
+
+def check_named(argument: str, given: Mapping[str, object], flow: Flow) -> None:
+    """Check that an argument by name of the source names sources of the flow alone.
+
+    Args:
+        argument: Name of the argument, for errors.
+        given: The argument.
+        flow: The flow.
+
+    Raises:
+        UnknownKeyError: The flow has no such source.
     """
     names = [source.name for source in flow.graph().sources]
     for name in given:
         if name not in names:
-            raise unknown_key(f"source.{name}", names, where=f": flow {flow.name!r} has no such source (DataFrames)")
-    if not given:
-        hint = f"Give one: {function}(flow, {names[0]}=df)."
-        raise ConfigError("no DataFrame is given", hint=hint, path=f"source.{names[0]}")
+            raise unknown_key(f"{argument}.{name}", names, where=f": flow {flow.name!r} has no such source")
 
 
 def _only(kind: str, wanted: str, names: Sequence[str], flow: Flow) -> str:

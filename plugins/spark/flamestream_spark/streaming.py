@@ -30,7 +30,7 @@ from flamecore.runtime.config.resolve import resolve
 from flamecore.runtime.engine.job import AnyJob
 from flamecore.runtime.launch import job_of
 from flamecore.runtime.tasks.stats import JobReport
-from flamestream_spark.flows import check_frames
+from flamestream_spark.flows import check_frames, check_named
 from flamestream_spark.queries import OutputMode, Query
 from flamestream_spark.source import SparkSource
 from flamestream_spark.spool.reader import RowsReader
@@ -91,6 +91,8 @@ def stream(
     given = {**(inputs or {}), **frames}
     graph = flow.graph()
     check_frames(flow, given, "stream")
+    if not isinstance(output_mode, str):
+        check_named("output_mode", output_mode, flow)
     modes = {name: _output_mode(output_mode, name) for name in given}
     spark = next(iter(given.values())).sparkSession
     place = _checkpoint(spark, checkpoint, next(iter(given)))

@@ -168,6 +168,10 @@ def test_errors_of_functions_keep_their_type(spark: Any) -> None:
 
 
 def test_names_are_checked(spark: Any) -> None:
+    with pytest.raises(UnknownKeyError, match=r"order_by.line: flow .* has no such source\n  Did you mean 'lines'"):
+        flamestream_spark.run(counting(), lines=spark.range(1), order_by={"line": "id"})
+    with pytest.raises(ConfigError, match=r"source.lines: an object of type list is given, and is to be a DataFrame"):
+        flamestream_spark.run(counting(), lines=["a b"])
     with pytest.raises(UnknownKeyError, match=r"source.line"):
         flamestream_spark.run(counting(), line=spark.range(1))
     with pytest.raises(ConfigError, match=r"no DataFrame is given"):

@@ -15,7 +15,7 @@ import pytest
 
 import flamecore as fc
 import flamestream_spark
-from flamecore.errors import ConfigError, SourceError
+from flamecore.errors import ConfigError, SourceError, UnknownKeyError
 from flamestream_spark.spool.spool import Batch, Spool, Taken
 from flamestream_spark.streaming import Streaming
 
@@ -206,6 +206,9 @@ def test_a_job_that_fails_ends_the_query(spark: Any, tmp_path: Path) -> None:
 def test_inputs_that_are_no_stream_are_refused(spark: Any, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"no stream"):
         flamestream_spark.stream(counting(), lines=spark.range(3), checkpoint=tmp_path / "job")
+    options: dict[str, Any] = {"checkpoint": tmp_path / "job", "output_mode": {"line": "update"}}
+    with pytest.raises(UnknownKeyError, match=r"output_mode.line: flow .* has no such source"):
+        flamestream_spark.stream(counting(), lines=spark.range(3), **options)
     with pytest.raises(ConfigError, match=r"no DataFrame is given"):
         flamestream_spark.stream(counting(), checkpoint=tmp_path / "job")
 

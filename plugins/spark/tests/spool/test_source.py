@@ -22,9 +22,10 @@ from flamecore.errors import ConfigError, OperationError, SourceError
 from flamecore.testing.checks.edges import SourceTests
 from flamecore.testing.checks.sources import check_changed, check_grown
 from flamestream_demo.inverted_index import flow as index
+from flamestream_spark import UnstableOrderWarning
 from flamestream_spark.source import SparkSource, says_what
 from flamestream_spark.spool.feeding import failed, write_batch
-from flamestream_spark.spool.ordering import UnstableOrderWarning, has_stable_order, in_order
+from flamestream_spark.spool.ordering import has_stable_order, in_order
 from flamestream_spark.spool.spool import Spool
 
 pytestmark = pytest.mark.usefixtures("spark")

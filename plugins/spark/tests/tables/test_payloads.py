@@ -117,7 +117,9 @@ def test_structs_are_named_tuples_wherever_they_stand() -> None:
     made = make(Basket, pa.RecordBatch.from_pylist(rows, pa.schema(kinds)))
     at = At(7, price)
     assert made.values == [Basket(at, at, [at, at], {"a": at, "b": None}), Basket(at, None, [], {})]
-    assert [type(one) for one in (made.values[0].last, made.values[0].every[0], made.values[0].by_name["a"])] == [At] * 3
+    assert [type(one) for one in (made.values[0].last, made.values[0].every[0], made.values[0].by_name["a"])] == [
+        At
+    ] * 3
     assert made.bad == []
 
 

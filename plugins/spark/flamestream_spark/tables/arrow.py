@@ -21,7 +21,7 @@ from flamecore.errors import ConfigError
 from flamecore.model.types import hint_text
 from flamecore.suggest import suggestion
 from flamecore.toolkit.records.plain import Unencodable, cell, plain
-from flamecore.toolkit.records.shapes import record_columns, tuple_columns
+from flamecore.toolkit.records.shapes import Column, record_columns, tuple_columns
 from flamecore.toolkit.records.tables import Table
 
 TIMES: Final = ("_time", "_front", "_place")
@@ -61,59 +61,108 @@ def arrow_type(hint: Any) -> tuple[Any, Convert | None]:
     >>> str(arrow_type(int | None)[0]), str(arrow_type(object)[0])
     ('int64', 'string')
     """
+    kind, convert, _ = _typed(hint, "")
+    return kind, convert
+
+
+def _typed(hint: Any, words: str) -> tuple[Any, Convert | None, bool]:
+    """Return Arrow's type for a hint, a conversion, and whether Spark's type says something that the hint leaves open.
+
+    Args:
+        hint: The hint.
+        words: Spark's type; a type of single values applies to all values within. Empty: not known.
+    """
+    if words and (kind := _named(hint, words)) is not None:
+        return kind, _without_zone if kind == _NAMED["timestamp_ntz"] else None, True
     if hint in _SCALARS:
-        return _SCALARS[hint], None
+        return _SCALARS[hint], None, False
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         rest = [part for part in arguments if part is not type(None)]
         if len(rest) == 1 and len(rest) < len(arguments):
-            return arrow_type(rest[0])  # no value is converted but those that are not None
+            return _typed(rest[0], words)  # no value is converted but those that are not None
     elif origin is Literal:
         found = {type(value) for value in arguments} - {type(None)}
         if len(found) == 1 and (only := found.pop()) in _SCALARS:
-            return _SCALARS[only], None
-    elif (fields := record_columns(hint)) is not None:
-        parts = [(field.name, *arrow_type(field.type)) for field in fields]
-        split = Table.of(hint).split
-        return pa.struct([(name, kind) for name, kind, _ in parts]), _struct(parts, split)
-    elif (places := tuple_columns(hint)) is not None:
-        parts = [(place.name, *arrow_type(place.type)) for place in places]
-        return pa.struct([(name, kind) for name, kind, _ in parts]), _struct(parts, None)
+            return _SCALARS[only], None, False
+    elif (fields := record_columns(hint) or tuple_columns(hint)) is not None:
+        split = None if origin is tuple else Table.of(hint).split
+        typed = [
+            (field.name, *_typed(field.type, one))
+            for field, one in zip(fields, _by_field(fields, words, hint), strict=True)
+        ]
+        parts = [(name, kind, convert) for name, kind, convert, _ in typed]
+        said = any(one for *_, one in typed)
+        return pa.struct([(name, kind) for name, kind, _ in parts]), _struct(parts, split), said
     elif origin in (list, tuple, Sequence, set, frozenset) and arguments:
-        kind, convert = arrow_type(arguments[0])
+        kind, convert, said = _typed(arguments[0], _within("array", words)[0])
         order: Convert = sorted if origin in (set, frozenset) else list
-        return pa.list_(kind), order if convert is None else _each(convert, order)
+        return pa.list_(kind), order if convert is None else _each(convert, order), said
     elif origin in (dict, Mapping) and len(arguments) == 2 and arguments[0] is str:
-        kind, convert = arrow_type(arguments[1])
-        return pa.map_(pa.string(), kind), _mapping(convert)
-    return pa.string(), text
+        kind, convert, said = _typed(arguments[1], _within("map", words)[-1])
+        return pa.map_(pa.string(), kind), _mapping(convert), said
+    return pa.string(), text, False
 
 
-def named_type(hint: Any, words: str) -> Any:
-    """Return Arrow's type for a type of Spark that a hint leaves open; None: no match.
+def _by_field(fields: Sequence[Column], words: str, hint: Any) -> list[str]:
+    """Return Spark's type of each field: those of a tuple in order, others by name."""
+    if "<" not in words:
+        return [words] * len(fields)
+    parts = [part.partition(":") for part in _within("struct", words)]
+    if get_origin(hint) is tuple:
+        return [rest for _, _, rest in parts] if len(parts) == len(fields) else [""] * len(fields)
+    by_name = {name: rest for name, _, rest in parts}
+    return [by_name.get(field.name, "") for field in fields]
 
-    >>> str(named_type(datetime.datetime, "timestamp_ntz")), str(named_type(decimal.Decimal | None, "decimal(10,2)"))
-    ('timestamp[us]', 'decimal128(10, 2)')
+
+def _within(nest: str, words: str) -> list[str]:
+    """Return the parts of one of Spark's nested types, at least one.
+
+    >>> _within("map", "map<string,array<decimal(5,2)>>"), _within("array", "map<string,int>")
+    (['string', 'array<decimal(5,2)>'], [''])
+    >>> _within("array", "timestamp_ntz")
+    ['timestamp_ntz']
+    """
+    if "<" not in words:
+        return [words]
+    if not (words.startswith(f"{nest}<") and words.endswith(">")):
+        return [""]
+    parts, depth = [""], 0
+    for one in words[len(nest) + 1 : -1]:
+        depth += (one in "<(") - (one in ">)")
+        if one == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += one
+    return parts
+
+
+def named_type(hint: Any, words: str) -> tuple[Any, Convert | None] | None:
+    """Return Arrow's type for a type of Spark that a hint leaves open, and a conversion; None: no match.
+
+    >>> (
+    ...     str(named_type(datetime.datetime, "timestamp_ntz")[0]),
+    ...     str(named_type(decimal.Decimal | None, "decimal(5,2)")[0]),
+    ... )
+    ('timestamp[us]', 'decimal128(5, 2)')
+    >>> str(named_type(list[decimal.Decimal], "array<decimal(5,2)>")[0])
+    'list<item: decimal128(5, 2)>'
     >>> named_type(int, "timestamp")
     """
-    kind = plain_hint(hint)
-    if kind is datetime.datetime:
+    kind, convert, said = _typed(hint, words)
+    return (kind, convert) if said else None
+
+
+def _named(hint: Any, words: str) -> Any:
+    """Return Arrow's type for one of Spark's types of single values; None: the hint is of another."""
+    if hint is datetime.datetime:
         return _NAMED.get(words)
     found = _DECIMAL.fullmatch(words)
-    if kind is decimal.Decimal and found is not None:
+    if hint is decimal.Decimal and found is not None:
         precision, scale = map(int, found.groups())
         if 1 <= precision <= _MOST_DIGITS and scale <= precision:
             return pa.decimal128(precision, scale)
     return None
-
-
-def plain_hint(hint: Any) -> Any:
-    """Return X of `X | None`, and any other hint as it is."""
-    if get_origin(hint) in (Union, types.UnionType):
-        rest = [part for part in get_args(hint) if part is not type(None)]
-        if len(rest) == 1:
-            return rest[0]
-    return hint
 
 
 def _without_zone(value: datetime.datetime) -> datetime.datetime:
@@ -201,8 +250,8 @@ class Form:
             kind, convert = arrow_type(column.type)
             words = wanted.pop(column.name, None)
             if words is not None:
-                kind = named_type(column.type, words)
-                if kind is None:
+                named = named_type(column.type, words)
+                if named is None:
                     raise ConfigError(
                         f"{where}: column {column.name!r} is declared {hint_text(column.type)}, "
                         f"and cannot be of type {words!r}",
@@ -210,7 +259,7 @@ class Form:
                         "most 38.",
                         path=where,
                     )
-                convert = _without_zone if kind == _NAMED["timestamp_ntz"] else convert
+                kind, convert = named
             elif not intervals and pa.types.is_duration(kind):
                 kind, convert = pa.string(), text
             fields.append((column.name, kind))

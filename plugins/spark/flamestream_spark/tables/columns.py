@@ -5,13 +5,12 @@ Wrong ones are named before the first row is read.
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from flamecore.errors import SourceError
 from flamecore.toolkit.records.tables import Table
-from flamestream_spark.tables.arrow import named_type, plain_hint
+from flamestream_spark.tables.arrow import named_type
 
 _RESERVED: Final = "__flamestream_"
 _ZONE: Final = "UTC"
@@ -82,8 +81,8 @@ def types_of(schema: Any) -> dict[str, str]:
 def kept_types(type_: Any, schemas: Iterable[Any]) -> dict[str, str]:
     """Return the types of Spark that outputs keep from the input where hints are open.
 
-    A column keeps the type of the input column of its name. Times in other columns have no zone if none of the input
-    has one.
+    A column keeps the type of the input column of its name, within lists, mappings and structs too. Times in other
+    columns have no zone if none of the input has one.
 
     Args:
         type_: The payload type of a sink.
@@ -92,12 +91,17 @@ def kept_types(type_: Any, schemas: Iterable[Any]) -> dict[str, str]:
     from pyspark.sql.types import DecimalType, TimestampNTZType, TimestampType
 
     fields = [field for schema in schemas for field in schema.fields]
-    fields = [field for field in fields if isinstance(field.dataType, DecimalType | TimestampType | TimestampNTZType)]
-    times = {field.dataType.simpleString() for field in fields if not isinstance(field.dataType, DecimalType)}
+    open_ = [
+        (field, kind)
+        for field in fields
+        for kind in _inside(field.dataType)
+        if isinstance(kind, DecimalType | TimestampType | TimestampNTZType)
+    ]
+    times = {kind.simpleString() for _, kind in open_ if not isinstance(kind, DecimalType)}
     found: dict[str, str] = {}
     for column in Table.of(type_).columns:
-        of_name = {field.dataType.simpleString() for field in fields if field.name == column.name}
-        if plain_hint(column.type) is datetime.datetime and not of_name and times == {_NO_ZONE}:
+        of_name = {field.dataType.simpleString() for field, _ in open_ if field.name == column.name}
+        if not of_name and times == {_NO_ZONE}:
             of_name = times
         if len(of_name) == 1 and named_type(column.type, words := of_name.pop()) is not None:
             found[column.name] = words

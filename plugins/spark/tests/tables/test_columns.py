@@ -104,6 +104,33 @@ def test_times_in_lists_maps_and_structs_are_in_utc(spark: Any, zone: str) -> No
     assert found["l"][0].tzinfo is datetime.UTC
 
 
+class Sale(NamedTuple):
+    price: decimal.Decimal | None
+    at: datetime.datetime
+    local: datetime.datetime | None = None
+
+
+class Sales(NamedTuple):
+    n: int
+    sale: Sale | None
+    every: list[Sale]
+    prices: list[decimal.Decimal | None]
+    by_day: dict[str, datetime.datetime]
+
+
+def test_times_and_decimals_in_lists_maps_and_structs_come_back_as_they_came(spark: Any, zone: str) -> None:
+    price, at = "cast(n + 0.25 as decimal(5, 2))", "timestamp'2024-06-01 12:00:00.000001 Europe/Berlin'"
+    local = "timestamp_ntz'2024-06-01 12:00:00'"
+    sale = f"named_struct('price', {price}, 'at', {at}, 'local', {local})"
+    frame = spark.sql(
+        f"select cast(n as bigint) as n, if(n = 1, null, {sale}) as sale, array({sale}, {sale}) as every, "
+        f"array({price}, null) as prices, map('a', {local}) as by_day from (select explode(sequence(0, 2)) as n)"
+    )
+    out = flamestream_spark.run(through(Sales), events=frame, order_by="n")
+    assert out.dtypes[:5] == frame.dtypes
+    assert out.orderBy(*flamestream_spark.TIMES).select(frame.columns).collect() == frame.collect()
+
+
 def flows_values(frame: Any, type_: Any = dict, **options: Any) -> list[Any]:
     """Return the values that a flow sees of a DataFrame."""
     flow = fc.Flow("values")

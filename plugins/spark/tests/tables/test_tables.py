@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import datetime
+import decimal
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 import pytest
 
+from flamecore.errors import ConfigError
 from flamecore.model.meta import GlobalTime, Meta
 from flamecore.toolkit.records.plain import Unencodable
 from flamestream_spark.tables.arrow import Form
@@ -59,6 +61,46 @@ def test_tuples_have_a_column_a_place_and_other_values_one_column() -> None:
         {"value": "a"}, {"value": "1"}, {"value": None}, {"value": '{"x":[1]}'}
     ]  # fmt: skip
     assert rows(set[int], [{3, 1, 2}]) == [{"value": [1, 2, 3]}]
+
+
+class Priced(NamedTuple):
+    pairs: list[tuple[int, decimal.Decimal]]
+    times: dict[str, list[datetime.datetime]]
+    number: int
+
+
+@pytest.mark.parametrize(
+    ("types", "pair", "time"),
+    [
+        ({}, "decimal128(38, 18)", "timestamp[us, tz=UTC]"),
+        ({"pairs": "decimal(5,2)", "times": "timestamp_ntz"}, "decimal128(5, 2)", "timestamp[us]"),
+        (
+            {"pairs": "array<struct<a:int,b:decimal(7,3)>>", "times": "map<string,array<timestamp_ntz>>"},
+            "decimal128(7, 3)",
+            "timestamp[us]",
+        ),
+    ],
+)
+def test_types_within_a_column_are_those_that_are_named(types: dict[str, str], pair: str, time: str) -> None:
+    schema = Form.of(Priced, times=False, types=types).schema
+    assert str(schema.field("pairs").type.value_type.field("value").type) == pair
+    assert str(schema.field("times").type.item_type.value_type) == time
+
+
+@pytest.mark.parametrize(
+    "types",
+    [
+        {"number": "decimal(5,2)"},
+        {"pairs": "timestamp_ntz"},
+        {"pairs": "array<decimal(50,2)>"},
+        {"times": "array<timestamp>"},
+        {"times": "map<string,timestamp"},
+    ],
+    ids=str,
+)
+def test_a_type_that_says_nothing_of_a_column_is_refused(types: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match="cannot be of type"):
+        Form.of(Priced, times=False, types=types)
 
 
 def test_times_order_the_rows() -> None:

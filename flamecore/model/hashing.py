@@ -52,9 +52,13 @@ def _moment(value: datetime) -> bytes:
     # Aware datetimes of different zones are equal if they are the same instant; those of one zone if their clocks show
     # the same, even in the hour that comes twice.
     value = value.replace(fold=0)
-    if value.utcoffset() is None:
-        return b"d" + value.replace(tzinfo=None).isoformat().encode()
-    return b"z" + value.astimezone(UTC).isoformat().encode()
+    offset, clock = value.utcoffset(), value.replace(tzinfo=None)
+    if offset is None:
+        return b"d" + clock.isoformat().encode()
+    try:
+        return b"z" + value.astimezone(UTC).isoformat().encode()
+    except OverflowError:  # the instant is before year 1 or after year 9999 in UTC
+        return b"z" + repr(clock - datetime.min - offset).encode()
 
 
 def _time_of_day(value: time) -> bytes:

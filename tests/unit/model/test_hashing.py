@@ -279,6 +279,16 @@ def test_a_frozenset_has_one_code_whatever_its_inner_order(parts: list[Any]) -> 
     assert canonical(frozenset(parts)) == canonical(frozenset(reversed(parts)))
 
 
+@pytest.mark.parametrize(("edge", "sign"), [(datetime.min, 1), (datetime.max, -1)])
+def test_instants_outside_of_the_years_in_utc_have_codes(edge: datetime, sign: int) -> None:
+    near, far = timezone(timedelta(hours=sign)), timezone(timedelta(hours=2 * sign))
+    one, other = edge.replace(tzinfo=near), (edge + timedelta(hours=sign)).replace(tzinfo=far)
+    assert one == other
+    assert stable_hash(one) == stable_hash(other)
+    assert canonical(one) == canonical(other) != canonical(edge.replace(tzinfo=far))
+    assert canonical(one) != canonical(edge.replace(tzinfo=UTC))
+
+
 def test_scalars_of_numpy_are_numbers() -> None:
     numpy = pytest.importorskip("numpy")
     for one, other in (

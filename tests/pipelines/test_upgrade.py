@@ -248,6 +248,25 @@ def test_a_version_that_cannot_run_leaves_the_job_as_it_was(tmp_path: Path) -> N
 
 
 @pytest.mark.grpc
+def test_a_sink_goes_to_another_place_under_another_name_only(tmp_path: Path) -> None:
+    """Under its name it would lack what it has delivered: the next run could not tell that from a loss."""
+    job = Job(tmp_path)
+    with job.running() as process:
+        text = job.refused("--set", "sink.counts.path=others.jsonl")
+        assert "the job continues with the former" in text
+        assert "sink 'counts' holds none of its output, and the state continues from " in text
+        assert "A sink of another name takes what comes from here on." in text
+        (tmp_path / "app.py").write_text(dedent(APP).replace('"counts"', '"others"'))
+        settings = tmp_path / "job.toml"
+        settings.write_text(settings.read_text().replace("counts", "others"))
+        plan = job.upgrade()["plan"]
+        assert "new          sink others: takes what comes from here on" in plan
+        assert any("sink counts was removed; its output stays unchanged" in line for line in plan)
+        ended(job, process)
+    assert job.output() + job.output("others") == counted(job.words())
+
+
+@pytest.mark.grpc
 def test_a_loss_accepted_for_a_version_that_cannot_start_is_not_taken(tmp_path: Path) -> None:
     job = Job(tmp_path)
     with job.running() as process:

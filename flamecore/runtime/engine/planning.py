@@ -14,7 +14,7 @@ from flamecore.abc.transport import Transport
 from flamecore.errors import GraphError, SinkError
 from flamecore.logs import logger
 from flamecore.model.graph import Graph
-from flamecore.model.meta import FrontId
+from flamecore.model.meta import MIN_TIME, FrontId
 from flamecore.model.plan import Placement, Plan
 from flamecore.model.settings import JobSettings, StateTable
 from flamecore.model.vertices import is_local, note_declaration, user_functions, user_name
@@ -158,11 +158,12 @@ async def open_sinks(
         if history is None or snapshot is None or not known or sink.guarantee != "exactly_once":
             continue
         # What is missing in the sink is below the snapshot, so no run would make it again.
-        if delivered_up_to[name] < history.start:
+        if (until := delivered_up_to[name]) < history.start:
+            held = "none of its output" if until == MIN_TIME else f"its output up to {until}"
             raise SinkError(
-                f"sink {name!r} holds its output up to {delivered_up_to[name]}, "
-                f"and the state continues from {history.start}",
-                hint="Bring back what the sink held; or delete the state, to make all outputs again.",
+                f"sink {name!r} holds {held}, and the state continues from {history.start}",
+                hint="Bring back what the sink held, to the place it was; or delete the state, to make all outputs "
+                "again. A sink of another name takes what comes from here on.",
                 sink=name,
             )
     return delivered_up_to

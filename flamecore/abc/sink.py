@@ -352,6 +352,8 @@ class PartitionedSink(Sink):
     def merged(self) -> Iterator[bytes]:
         """Yield the output as the sink writes it without partitions, in pieces.
 
+        Records that have no bytes of their own, such as rows of a table, are JSON objects, one a line.
+
         It goes up to the time of the last `write`; the sink need not be open, and another process may write it.
 
         Raises:

@@ -62,6 +62,19 @@ def first_failure(failures: Sequence[tuple[bytes, Failure]], limit: bytes) -> Fa
     return None if first is None else first[1]
 
 
+def end_of(orders: Orders, failure: Failure | None) -> int:
+    """Return the number of outputs that are stored of a job that a failure may end.
+
+    They are those of the records before the failed one. Whoever stores outputs cuts off the others: the worker that
+    hosts the front of the record is the only one that hears of it, and others have released outputs of later records.
+
+    Args:
+        orders: Orders of the outputs, ascending.
+        failure: The first failure that ends the job, if there is one.
+    """
+    return len(orders) if failure is None else bisect_left(orders, encode_time(failure.at.time))
+
+
 class Collector:
     """The merge of the releases of all workers for one rear.
 
@@ -111,7 +124,7 @@ class Collector:
         failure = first_failure(self._failures, encode_time(time))
         reached = time if failure is None else failure.at.time
         start = bisect_left(orders, encode_time(self.delivered_up_to)) if self.delivered_up_to > MIN_TIME else 0
-        end = len(orders) if failure is None else bisect_left(orders, encode_time(reached))
+        end = end_of(orders, failure)
         # What the sink has is cut off here, by time, and not at the workers: only the sink's own
         # word, given when it was opened, says how far that goes.
         if start or end < len(orders):

@@ -6,7 +6,6 @@ send. It knows no sockets, tasks or clocks, so a simulation drives it as a trans
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from random import Random
@@ -133,7 +132,6 @@ class Worker:
             self._opens[DEAD_LETTERS] = self._last
         self._released = {rear: min(listener.min_time(segment), 0) for rear, segment in self._opens.items()}
         self._delivered: dict[str, int] = {}
-        self._ends: dict[str, bytes] = {}  # by rear, where outputs end: at a record whose failure ends the job
         self._failures = Failures(plan, self.fronts)
         ways = FailureWays(index, plan, random=random, outboxes=self.outboxes, held=self._failures)
         self._segment_of = (*segments.entered, *self._failures.segments, *segments.entered)
@@ -611,14 +609,8 @@ class Worker:
     def _released_to(self, rear: str, time: int, columns: Columns) -> Released:
         orders, payloads = columns
         encode = self.encoders.get(rear)
+        # What comes behind a record that ends the job is cut off where it is stored: workers do not hear of it all.
         fatal = self._failures.for_rear(rear)
-        if fatal:
-            self._ends.setdefault(rear, encode_time(decode_time(fatal[0][0])))
-        # Not left to the rear: where a sink is in partitions, it hears of what is stored. If all partitions went on
-        # behind the record that ends the job, the next run would take what they hold for the output.
-        if (end := self._ends.get(rear)) is not None and rear not in self.compiled.outlets:
-            place = bisect_left(orders, end)
-            orders, payloads = orders[:place], payloads[:place]
         return Released(self.index, time, orders, payloads if encode is None else encode(payloads), fatal)
 
     # -- progress --------------------------------------------------------------------------------------------------

@@ -10,8 +10,10 @@ from typing import Final
 from flamecore.abc.sink import Sink
 from flamecore.errors import JobError
 from flamecore.model.batch import Orders, concat, joined
+from flamecore.model.failure import Failure
 from flamecore.model.messages import Released
 from flamecore.model.meta import decode_time, encode_time
+from flamecore.runtime.parts.collector import end_of, first_failure
 from flamecore.runtime.tasks.deadlines import CallDeadline
 from flamecore.runtime.tasks.rear_task import SinkWriter
 from flamecore.runtime.tasks.sender import Sender
@@ -42,6 +44,7 @@ class PartitionTask:
         self._sender = sender
         self._waiting: deque[Released] = deque()
         self._there = asyncio.Event()
+        self._failures: list[tuple[bytes, Failure]] = []
         deadline.overdue = sender.fail
 
     def put(self, released: Released) -> None:
@@ -68,10 +71,15 @@ class PartitionTask:
             if orders and orders[0] < self._limit:
                 start = bisect_left(orders, self._limit)
                 orders, payloads = orders[start:], payloads[start:]
-            count = len(payloads)
+            failures = [failure for one in released for failure in one.failures]
+            self._failures += failures
+            # If all partitions went on behind the record that ends the job, the next run would take what they hold for
+            # the output. The rear hears of what is stored.
+            ending = first_failure(self._failures, encode_time(released[-1].time)) if self._failures else None
+            if (count := end_of(orders, ending)) < len(orders):
+                orders, payloads = orders[:count], payloads[:count]
             if count:
                 await self.writer.write(decode_time(orders[-1]) + 1, orders, payloads)
-            failures = [failure for one in released for failure in one.failures]
             last: Orders = [orders[-1]] if count else []
             # Only behind the write: the rear returns credit, and says that outputs are complete.
             word = Released(released[-1].worker, released[-1].time, last, [count] if count else [], failures)

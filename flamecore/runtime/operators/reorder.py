@@ -58,17 +58,22 @@ Waiting = tuple[int, bool, Orders, Sequence[Any]]
 class Advance:
     """The account of items of an operation that went in early, and of their cost.
 
+    Args:
+        is_open: Whether items may go in early.
+
     Attributes:
         pieces: Pieces that went in early, and are not known to be right.
         outstanding: Number of their items.
         in_vain: Upper bound of the wasted calls so far.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_open: bool) -> None:
+        self.is_open = is_open
         self.pieces: list[Waiting] = []
         self.outstanding = 0
         self.in_vain = 0
         self._final = 0  # number of items that went in and are final
+        self._confirmed = b""  # the order below which nothing is outstanding
 
     def allows(self, items: int) -> bool:
         """Return whether the advance pays for repeating or undoing so many items."""
@@ -87,6 +92,9 @@ class Advance:
 
     def confirm(self, known: bytes) -> None:
         """Count early items below an order as final."""
+        if known <= self._confirmed:
+            return
+        self._confirmed = known
         for _, _, orders, _ in self.pieces:
             if orders[-1] >= known:
                 break
@@ -147,10 +155,8 @@ class ReorderBuffer:
         self._count = 0  # number of waiting items, with tombstones
         self._arrivals = 0
         self._single: tuple[int, bool, list[bytes], list[object]] | None = None  # the last piece, if it may grow
-        self._lets_ahead = advance
-        self._early = Advance()
+        self._early = Advance(is_open=advance)
         self._passed = b""  # the greatest order that has gone in
-        self._confirmed = b""  # the order below which nothing is outstanding
 
     @property
     def in_vain(self) -> int:
@@ -224,17 +230,15 @@ class ReorderBuffer:
             # would grow with the square of the records.
             if left:
                 self._put_in(self._take_back(left, passed), final=True)
-        if passed > self._confirmed:
-            self._confirmed = passed
-            if early.pieces:
-                early.confirm(passed)
+        if early.pieces:
+            early.confirm(passed)
         if not self._waiting:
             self.is_ready = False
             return
         self.is_ready = self._waiting[0][0] < known
         # Early only while little waits: of much, some is certainly late, and to insert it costs
         # more than the round with the acker.
-        if not self.is_ready and self._lets_ahead and early.outstanding + self._count <= _LITTLE:
+        if not self.is_ready and early.is_open and early.outstanding + self._count <= _LITTLE:
             bound = self._bound(None, most)
             left = self._put_in(self._take(bound), final=False)
             self._put_back(left)

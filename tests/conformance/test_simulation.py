@@ -138,17 +138,19 @@ class Lawful(Simulation):
 
     def flush(self, address: str) -> None:
         worker = self.workers[address]
-        before = dict(worker._told)
+        before = dict(worker.schedule.told)
         super().flush(address)
         graph, of = self.plan.graph, self.plan.segments.of
         for sink in graph.sinks:
-            told = [worker._told[of[vertex.index]] for vertex in graph.upstream_of(sink) if vertex.stateful]
-            assert all(time >= worker._released[sink.name] for time in told), "no state is behind a sink it leads to"
+            told = [worker.schedule.told[of[vertex.index]] for vertex in graph.upstream_of(sink) if vertex.stateful]
+            assert all(time >= worker.egress.released[sink.name] for time in told), (
+                "no state is behind a sink it leads to"
+            )
         for vertex in graph.vertices:
             operation = worker.compiled.stateful.get(vertex.name)
-            if operation is None or worker._told[of[vertex.index]] == before[of[vertex.index]]:
+            if operation is None or worker.schedule.told[of[vertex.index]] == before[of[vertex.index]]:
                 continue
-            limit = encode_time(worker._told[of[vertex.index]])
+            limit = encode_time(worker.schedule.told[of[vertex.index]])
             if isinstance(operation, GroupingOperator):
                 allowed = 0 if operation.rules.undo_partial else operation.rules.window - 1
                 for bucket in operation.buckets.values():

@@ -24,6 +24,7 @@ from flamecore.runtime.operators.grouping import GroupingOperator
 from flamecore.runtime.parts.collector import Collector
 from flamecore.runtime.parts.completion import Completion
 from flamecore.runtime.parts.front import Front
+from flamecore.runtime.parts.hand_overs import HandOvers
 from flamecore.runtime.parts.worker import Worker
 from flamecore.runtime.state import format as snapshot
 from flamecore.runtime.state import history, journal
@@ -109,9 +110,10 @@ def a_promise_is_made_before_it_is_written_down(patch: Patch) -> None:
 
     def hasty(self: Worker, *args: Any) -> None:
         admit(self, *args)
-        for number, time in self._promised.items():
-            self.reporter.heartbeat(number, time)
-        self._promised.clear()
+        promises = self.ingress.promises
+        for number, time in promises._unstored.items():
+            promises._reporter.heartbeat(number, time)
+        promises._unstored.clear()
 
     patch.setattr(Worker, "admit", hasty)
     patch.setattr(Worker, "confirm_times", lambda self, given_times: None)
@@ -120,7 +122,7 @@ def a_promise_is_made_before_it_is_written_down(patch: Patch) -> None:
 
 def _end_at_once(self: Worker, number: int) -> int:
     self.fronts[number].ended = True
-    self.reporter.unregister(number)
+    self.ingress.promises._reporter.unregister(number)
     return self.fronts[number].next_time
 
 
@@ -154,10 +156,7 @@ def the_end_of_a_front_is_not_written_down(patch: Patch) -> None:
 
 def _end_if_written(self: Worker, number: int) -> int:
     self.fronts[number].ended = True
-    if number in self._promised:
-        self._closing.add(number)
-    else:
-        self.reporter.unregister(number)
+    self.ingress.promises.end(number, None)
     return self.fronts[number].next_time
 
 
@@ -296,16 +295,16 @@ def parts_are_announced_before_they_are_stored(patch: Patch) -> None:
 
 
 def what_is_received_is_acked_before_what_came_of_it_is_sent(patch: Patch) -> None:
-    original = Worker.flush
+    original = HandOvers.flush
 
-    def flush(self: Worker, now: float, **how: bool) -> Outgoing:
-        for ack in self._owed:
-            self.reporter.ack(*ack)
-        self._owed.clear()
-        early = [(f"acker/{tracker}", report) for tracker, report in self.reporter.flush(now)]
-        return [*early, *original(self, now, **how)]
+    def flush(self: HandOvers, out: Outgoing, now: float, **how: bool) -> None:
+        for ack in self.owed:
+            self._reporter.ack(*ack)
+        self.owed.clear()
+        out += [(f"acker/{tracker}", report) for tracker, report in self._reporter.flush(now)]
+        original(self, out, now, **how)
 
-    patch.setattr(Worker, "flush", flush)
+    patch.setattr(HandOvers, "flush", flush)
 
 
 def key_groups_stay_where_they_were(patch: Patch) -> None:

@@ -112,7 +112,7 @@ class WorkerTask:
         """Numbers of the fronts being read."""
         self._several = len(worker.fronts) > 1
         self._soon: asyncio.Handle | None = None
-        worker.step_items = _FEWEST_ITEMS
+        worker.schedule.step_items = _FEWEST_ITEMS
         self._timer: asyncio.TimerHandle | None = None
         dealing = worker.compiled.shares is not None
         self._load = LoadMeter(self._tell_load) if dealing else None
@@ -150,7 +150,7 @@ class WorkerTask:
         time = asyncio.get_running_loop().time
         now = time()
         worker = self.worker
-        if worker.has_steps:
+        if worker.schedule.has_steps:
             self._step(now, time)
         outgoing = worker.flush(now, stepped=True)
         self.sender.send_all(self._sent(outgoing) if self.partitions else outgoing)
@@ -179,14 +179,14 @@ class WorkerTask:
 
     def _step(self, start: float, time: Callable[[], float]) -> None:
         """Run waiting items, within the time of a step, in which others wait."""
-        worker, begun = self.worker, start
+        schedule, begun = self.worker.schedule, start
         while True:
-            more = worker.step()
+            more = schedule.step()
             now = time()
             if now - begun > _STEP_S / _STEPS:
-                worker.step_items = max(worker.step_items // 2, 1)
+                schedule.step_items = max(schedule.step_items // 2, 1)
             elif more:
-                worker.step_items = min(worker.step_items * 2, _MOST_ITEMS)
+                schedule.step_items = min(schedule.step_items * 2, _MOST_ITEMS)
             if not more or now - start >= _STEP_S:
                 return
             begun = now

@@ -395,7 +395,7 @@ def test_a_front_that_had_ended_before_ends_at_once() -> None:
     async def body(bench: Bench) -> None:
         bench.worker.end_front(1)
         assert bench.calls() == [(1, "end")]
-        assert not bench.worker.given_times
+        assert not bench.worker.ingress.promises.given_times
 
     working(body, ended=True)
 

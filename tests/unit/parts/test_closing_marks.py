@@ -87,7 +87,7 @@ class Bench:
 
     def given(self) -> list[Any]:
         """Return the times that are to be stored, and store them."""
-        given, self.worker.given_times = self.worker.given_times, []
+        given = self.worker.ingress.promises.take_given_times()
         self.worker.confirm_times(given)
         return [tuple(times) for times in given]
 

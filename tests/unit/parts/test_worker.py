@@ -52,10 +52,10 @@ class Log(Reporter):
 class Bench:
     """A worker with a reporter that writes everything down, and one front of number 1 if it is worker 0."""
 
-    def __init__(self, graph: Graph, index: int = 0, workers: int = 1, **settings: Any) -> None:
+    def __init__(self, graph: Graph, index: int = 0, workers: int = 1, log: Log | None = None, **settings: Any) -> None:
         names = tuple(FrontId(source.name, 0) for source in graph.sources)
         self.plan = Plan(graph, names, JobSettings(**{"workers": workers, "owners": workers, **settings}))
-        self.log = Log()
+        self.log = log or Log()
         fronts = [
             Front(name, number, describe=lambda at: f"line {at}")
             for number, name in enumerate(names, 1)
@@ -427,8 +427,7 @@ class Rests(Log):
 
 def test_a_worker_is_at_rest_unless_something_waits_for_a_segment() -> None:
     graph = flow(keyed)
-    bench = Bench(graph, index=1, workers=3, advance=False)
-    bench.worker.reporter = bench.log = Rests()
+    bench = Bench(graph, index=1, workers=3, log=Rests(), advance=False)
     index = next(vertex.index for vertex in graph.vertices if vertex.name == "count")
     bench.flush()
     assert bench.log.taken() == [("rest", True)]
@@ -447,8 +446,7 @@ def test_a_worker_with_a_sink_before_the_last_segment_is_never_at_rest() -> None
     stream = made.source("in", int)
     stream.sink("first")
     stream.key_by(lambda value: value).count().sink("out")
-    bench = Bench(made.graph(), workers=2)
-    bench.worker.reporter = bench.log = Rests()
+    bench = Bench(made.graph(), workers=2, log=Rests())
     bench.flush()
     assert bench.log.taken() == []
 
@@ -477,7 +475,7 @@ def messages_to(rear: str, out: list[tuple[str, Any]]) -> Released:
 def test_malformed_records_that_are_skipped_take_no_time() -> None:
     bench = mixed({0: "a", 2: "c"}, (1, 3), "skip")
     assert bench.released(2) == ["a", "c"]
-    assert (bench.worker.rejected, bench.worker.admitted) == (2, 2)
+    assert (bench.worker.ingress.rejected, bench.worker.ingress.admitted) == (2, 2)
 
 
 def test_a_malformed_record_fails_at_its_place() -> None:
@@ -497,7 +495,7 @@ def test_malformed_records_as_dead_letters_keep_their_place() -> None:
     letters = messages_to("dead_letter", out).items
     assert [GlobalTime.decode(order).time for order, _ in letters] == [1, 3]
     assert [failure.letter()["position"] for _, failure in letters] == ["line 1", "line 3"]
-    assert bench.worker.rejected == 2
+    assert bench.worker.ingress.rejected == 2
 
 
 def failing(stream: fc.Stream[int]) -> fc.Stream[Any]:

@@ -58,7 +58,7 @@ class JournalWriter:
 
     def wake(self) -> None:
         """Write a journal if the worker has given times."""
-        if self._worker.given_times:
+        if self._worker.ingress.promises.given_times:
             self._given.set()
 
     async def run(self) -> None:
@@ -70,7 +70,7 @@ class JournalWriter:
         while True:
             await self._given.wait()
             self._given.clear()
-            given, worker.given_times = worker.given_times, []
+            given = worker.ingress.promises.take_given_times()
             if not given:
                 continue
             number = self._number + 1

@@ -1,0 +1,96 @@
+"""The way of outputs out of a worker: sinks open for them as far as minimum times have come."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from flamecore.abc.acker import Listener
+from flamecore.abc.operator import Columns
+from flamecore.abc.sink import Encode
+from flamecore.model.messages import CONTROL, Delivered, Failing, Outgoing, Released
+from flamecore.model.meta import MIN_TIME
+from flamecore.model.plan import DEAD_LETTERS, Plan
+from flamecore.runtime.operators.compiler import Compiled
+from flamecore.runtime.parts.failures import Failures
+
+
+class Egress:
+    """The outputs of one worker that wait for minimum times, and its failures.
+
+    Args:
+        index: Number of the worker.
+        plan: The job's plan.
+        listener: Minimum times, from the news of the ackers.
+        compiled: The worker's barriers and outlets.
+        failures: Its failures.
+        encoders: Encoders of payloads, for sinks that have one.
+
+    Attributes:
+        opens: The segment of each rear.
+        released: For each rear, the time below which outputs have been released.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        plan: Plan,
+        listener: Listener,
+        compiled: Compiled,
+        failures: Failures,
+        encoders: Mapping[str, Encode],
+    ) -> None:
+        segments = plan.segments
+        self.opens = {sink.name: segments.of[sink.index] for sink in plan.graph.sinks}
+        if plan.settings.dead_letters:
+            self.opens[DEAD_LETTERS] = segments.last
+        self.released = {rear: min(listener.min_time(segment), 0) for rear, segment in self.opens.items()}
+        self._index = index
+        self._listener = listener
+        self._barriers = compiled.barriers
+        self._outlets = compiled.outlets
+        self._failures = failures
+        self._encoders = encoders
+        self._delivered = dict.fromkeys(plan.rears, MIN_TIME)
+
+    def release(self, out: Outgoing) -> None:
+        """Append the items below minimum times to the messages to send: for each sink, that of its segment."""
+        min_time = self._listener.min_time
+        ending, letters = self._failures.release(min_time)
+        if ending is not None:  # a sink may take long to reach the failed record
+            out.append((CONTROL, Failing(ending)))
+        # Each sink opens by its own segment: one on a short branch does not wait for a long one.
+        for rear, segment in self.opens.items():
+            time = min_time(segment)
+            outlet = self._outlets.get(rear)  # outlets exist only without the barrier
+            if time > self.released[rear]:
+                self.released[rear] = time
+            elif not outlet:
+                continue
+            if rear == DEAD_LETTERS:
+                columns = _columns(letters)
+            elif outlet is None:
+                columns = self._barriers[rear].columns(time)
+            else:
+                columns = _columns(outlet)
+                outlet.clear()
+            out.append((f"rear/{rear}", self._released_to(rear, time, columns)))
+
+    def _released_to(self, rear: str, time: int, columns: Columns) -> Released:
+        orders, payloads = columns
+        encode = self._encoders.get(rear)
+        # What comes behind a record that ends the job is cut off where it is stored: workers do not hear of it all.
+        fatal = self._failures.for_rear(rear)
+        return Released(self._index, time, orders, payloads if encode is None else encode(payloads), fatal)
+
+    def note(self, word: Delivered) -> None:
+        """Note how far a rear has stored outputs."""
+        self._delivered[word.rear] = max(word.time, self._delivered[word.rear])
+
+    def delivered(self) -> int:
+        """Return the time below which every rear has stored all, as far as known here."""
+        return min(self._delivered.values())
+
+
+def _columns(items: Sequence[tuple[bytes, object]]) -> Columns:
+    """Return the orders of items, and their payloads."""
+    return [order for order, _ in items], [payload for _, payload in items]

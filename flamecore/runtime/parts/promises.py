@@ -1,0 +1,105 @@
+"""The next times that a worker promises for its fronts.
+
+No minimum time passes the promise of a front. So it is held back until the given times before it are stored, where
+they are stored at all, and until the records before it have run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from flamecore.abc.acker import Reporter
+from flamecore.runtime.parts.front_merge import FrontMerge
+from flamecore.runtime.state.journal import GivenTimes
+
+
+class Promises:
+    """The promises of the fronts of one worker.
+
+    Args:
+        reporter: The worker's side of the acker.
+        merge_of: The merge of each front whose records wait for those of others.
+
+    Attributes:
+        given_times: Given times that are not stored yet.
+    """
+
+    def __init__(self, reporter: Reporter, merge_of: Mapping[int, FrontMerge]) -> None:
+        self.given_times: list[GivenTimes] = []
+        self._reporter = reporter
+        self._merge_of = merge_of
+        self._held: dict[int, int] = {}  # promises of fronts that wait for their records to run
+        self._unstored: dict[int, int] = {}  # for each front with given times, the time after the last
+        # Of fronts that end once their times are stored and their records have run: the last promise, or None.
+        self._closing: dict[int, int | None] = {}
+
+    def take_given_times(self) -> list[GivenTimes]:
+        """Take out the given times that are not stored yet."""
+        given, self.given_times = self.given_times, []
+        return given
+
+    def is_unstored(self, number: int) -> bool:
+        """Return whether some times of a front are not stored yet."""
+        return number in self._unstored
+
+    def give(self, given: GivenTimes, then: int) -> None:
+        """Note given times of a front; `then` is promised once they are stored."""
+        self.given_times.append(given)
+        self._unstored[given.front] = then
+
+    def confirm(self, number: int, end: int) -> None:
+        """Promise the time after the oldest given ones of a front, which are now stored."""
+        self.make(number, end)
+        if self._unstored[number] == end:
+            del self._unstored[number]
+            if number in self._closing:
+                self.end(number, self._closing[number])
+
+    def make(self, number: int, time: int) -> None:
+        """Report the next time of a front; or its first waiting record, until that runs."""
+        if not self._merge_of:
+            self._reporter.heartbeat(number, time)
+            return
+        merge = self._merge_of.get(number)
+        # A front is held back for its own records alone: another may have promised more already, and a promise cannot
+        # go back.
+        first = None if merge is None else merge.first_time(number)
+        if first is None or time <= first:
+            self._held.pop(number, None)
+            self._reporter.heartbeat(number, time)
+        else:
+            self._held[number] = time
+            self._reporter.heartbeat(number, first)
+
+    def raise_to(self, number: int, time: int) -> None:
+        """Promise a greater time of a front, if its last promise waits for records to run: once they have."""
+        self._held[number] = time
+
+    def is_held(self, number: int) -> bool:
+        """Return whether the promise of a front waits for its records to run."""
+        return number in self._held
+
+    def move(self, numbers: Iterable[int]) -> None:
+        """Promise more for fronts of which records have run."""
+        for number in numbers:
+            if number in self._held:
+                self.make(number, self._held[number])
+            if number in self._closing:
+                self.end(number, self._closing[number])
+
+    def end(self, number: int, last: int | None) -> None:
+        """Report the end of a front, unless some of its times or records are pending.
+
+        Times are pending until they are stored, records until they run.
+
+        Args:
+            number: Number of the front.
+            last: The time to promise before; None: no item has a time of its own after the records.
+        """
+        if number in self._unstored or number in self._held:
+            self._closing[number] = last
+            return
+        self._closing.pop(number, None)
+        if last is not None:
+            self._reporter.heartbeat(number, last)
+        self._reporter.unregister(number)

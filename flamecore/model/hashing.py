@@ -15,13 +15,12 @@ from fractions import Fraction
 from itertools import repeat
 from numbers import Number
 from struct import Struct
-from typing import Any, Final, NamedTuple, get_origin
+from typing import Any, Final, get_origin
 from uuid import UUID
 
 import xxhash
 
 INT32_MIN: Final = -(2**31)
-INT32_MAX: Final = 2**31 - 1
 
 # Fixed, and not the number of workers: state is stored by key group, so that any number of workers
 # can load it.
@@ -199,28 +198,6 @@ def refuse_unhashable(hint: object) -> str | None:
     if isinstance(kind, type) and kind is not object and kind.__hash__ is None:
         return f"{kind.__qualname__} is not hashable and cannot be a key"
     return None
-
-
-class HashRange(NamedTuple):
-    """A range of hashes, both ends inclusive."""
-
-    first: int
-    last: int
-
-    def __contains__(self, value: object) -> bool:
-        return isinstance(value, int) and self.first <= value <= self.last
-
-
-def covering(count: int) -> tuple[HashRange, ...]:
-    """Split the int32 space into `count` consecutive ranges of nearly equal width.
-
-    Raises:
-        ValueError: `count` is not positive.
-    """
-    if count <= 0:
-        raise ValueError(f"the hash space is covered by a positive number of ranges, not {count}")
-    edges = [INT32_MIN + i * 2**32 // count for i in range(count + 1)]
-    return tuple(HashRange(edges[i], edges[i + 1] - 1) for i in range(count))
 
 
 def key_group(hashed: int) -> int:

@@ -174,7 +174,11 @@ class TablePartition(Sink):
                 raise taken_over(self.context, self._sink.place)
             return int(found[0])
 
-        self._time = await self._database.call("opened", claimed)
+        try:
+            self._time = await self._database.call("opened", claimed)
+        except BaseException:
+            await self._database.close()
+            raise
         return self._time
 
     async def write(self, time: int, payloads: Sequence[Any]) -> None:
@@ -360,9 +364,9 @@ class PartitionedTable(PartitionedSink):
         table, versions, limit = quoted(self._sink.name_of_table), quoted(self._sink.versions), encode_time(time)
         same = " AND ".join(f"other.{quoted(name)} = {versions}.{quoted(name)}" for name in self.options.key)
         later = f"EXISTS (SELECT 1 FROM {versions} AS other WHERE {same} AND other.seq > {versions}.seq"
-        later += " AND other.seq < ?1)"
-        final = f"EXISTS (SELECT 1 FROM {table} AS other WHERE {same} AND other.seq < ?1)"
-        database.execute(f"DELETE FROM {versions} WHERE seq < ?1 AND ({later} OR {final})", (limit,))
+        later += " AND other.seq < :limit)"
+        final = f"EXISTS (SELECT 1 FROM {table} AS other WHERE {same} AND other.seq < :limit)"
+        database.execute(f"DELETE FROM {versions} WHERE seq < :limit AND ({later} OR {final})", {"limit": limit})
 
     def partition(self, worker: int, grant: str) -> Sink:
         return TablePartition(self._sink, worker, grant)
@@ -412,13 +416,13 @@ class PartitionedTable(PartitionedSink):
             query = f"SELECT time FROM {POSITIONS} WHERE sink = ?"
             (time,) = database.execute(query, (name,)).fetchone() or (MIN_TIME,)
             columns = ", ".join(map(quoted, names))
-            rows = f"SELECT {columns} FROM {quoted(name)} WHERE seq < ?1 ORDER BY seq, rowid"
+            rows = f"SELECT {columns} FROM {quoted(name)} WHERE seq < :limit ORDER BY seq, rowid"
             if key := ", ".join(map(quoted, self.options.key)):
                 # Bare columns beside max() are those of its row.
                 both = f"SELECT * FROM {quoted(name)} UNION SELECT * FROM {quoted(self._sink.versions)}"
-                last = f"SELECT max(seq) AS seq, {columns} FROM ({both}) WHERE seq < ?1 GROUP BY {key}"
+                last = f"SELECT max(seq) AS seq, {columns} FROM ({both}) WHERE seq < :limit GROUP BY {key}"
                 rows = f"SELECT {columns} FROM ({last}) ORDER BY seq"
-            found = database.execute(rows, (encode_time(time),))
+            found = database.execute(rows, {"limit": encode_time(time)})
             while some := found.fetchmany(_ROWS):
                 yield msgspec.json.Encoder().encode_lines([dict(zip(names, row, strict=True)) for row in some])
 

@@ -18,7 +18,7 @@ from flamecore.model.clock import ClockName
 from flamecore.model.meta import FrontId
 from flamecore.model.settings import OnError
 from flamecore.runtime.operators import reorder
-from flamecore.runtime.parts import worker
+from flamecore.runtime.parts import schedule
 from flamecore.testing.checks.ackers import simulated_runs
 from flamecore.testing.flows.deterministic import acker_named, compare
 from flamecore.testing.flows.drawn import Item, Spec, draw, draw_flow, simpler, split
@@ -65,7 +65,7 @@ class Run(NamedTuple):
         """Return what the run gives, the calls it makes, and how many of these it says are in vain."""
         calls: Counter[str] = Counter()
         steps = STEPS[self.seed % len(STEPS)]
-        with patch.object(reorder, "_ADVANCE", self.advance or 32), patch.object(worker, "_STEP_ITEMS", steps):
+        with patch.object(reorder, "_ADVANCE", self.advance or 32), patch.object(schedule, "_STEP_ITEMS", steps):
             simulation = Simulation(
                 draw_flow(self.spec, calls).graph(),
                 {},

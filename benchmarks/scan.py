@@ -57,9 +57,8 @@ def _judge(table: Table, facts: dict[str, Any], files: int, words: int, runs: di
     if len({run.digest for found in runs.values() for run in found}) != 1:
         table.fail(str(files), "two processes give other outputs than one")
         return
-    if (
-        min(run.busiest for found in runs.values() for run in found) < _SHORT_CPU_S
-    ):  # also where the system does not tell
+    # Also where the system tells no CPU time.
+    if min(run.busiest for found in runs.values() for run in found) < _SHORT_CPU_S:
         table.note(NOTHING)
         return
     pairs = list(zip(runs[1], runs[WORKERS], strict=True))

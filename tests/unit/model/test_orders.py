@@ -304,7 +304,7 @@ def test_runs_of_several_fronts_are_merged_line_by_line(times: list[set[int]], c
 def test_runs_of_one_front_are_merged_record_by_record(
     given_: list[tuple[int, set[int], bytes]], start: int, stop: int
 ) -> None:
-    """What comes of one record by several ways stands together, in the order of the ways."""
+    """Orders derived from one record by several ways stand together, in the order of the ways."""
     runs: list[tuple[Orders, list[object]]] = []
     for first, places, way in given_:
         orders = DerivedOrders(RecordOrders(first, sorted(places), bases_of(1)[0][8:]), None, 0, way + CODE[1:])

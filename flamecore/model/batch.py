@@ -7,6 +7,7 @@ the line's order and the number of its words are enough, here and on the way to 
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, chain, islice
@@ -59,9 +60,27 @@ def extremes(values: Sequence[Any]) -> tuple[Any, Any]:
     return (values[0], values[-1]) if ascending(values) else (min(values), max(values))
 
 
+class PackedOrders(Sequence[bytes]):
+    """Orders that are spelled out only when looked at, equal to any sequence of the same orders."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def materialise(self) -> list[bytes]:
+        """Return all orders, spelled out and cached; do not change the list."""
+
+    def __eq__(self, other: object) -> bool:
+        return self.materialise() == list(other) if isinstance(other, Sequence) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # like a list
+
+    def __repr__(self) -> str:
+        return repr(self.materialise())
+
+
 # Not a list: most orders of a run are never looked at, and one has to be made, sent and freed for each item. Not an
 # iterator that makes them on demand: the barrier cuts a run by bisection, and several operations may share one run.
-class DerivedOrders(Sequence[bytes]):
+class DerivedOrders(PackedOrders):
     """Orders derived from others, equal to any sequence of the same orders.
 
     Args:
@@ -141,18 +160,10 @@ class DerivedOrders(Sequence[bytes]):
     def _codes(self, count: int) -> list[bytes]:
         return [encode_child(number) + self.tail for number in range(self.first, self.first + count)]
 
-    def __eq__(self, other: object) -> bool:
-        return self.materialise() == list(other) if isinstance(other, Sequence) else NotImplemented
-
-    __hash__ = None  # type: ignore[assignment]  # like a list
-
-    def __repr__(self) -> str:
-        return repr(self.materialise())
-
 
 # Most orders of records are never looked at: an operation needs the first and the last, or selects some of them. To
 # spell one out takes as long as a short function of the user's.
-class RecordOrders(Sequence[bytes]):
+class RecordOrders(PackedOrders):
     """Orders of records of one front, equal to any sequence of the same orders.
 
     Args:
@@ -220,16 +231,8 @@ class RecordOrders(Sequence[bytes]):
             indexes = [places[at] for at in indexes]
         return RecordOrders(self.first, indexes, self.suffix)
 
-    def __eq__(self, other: object) -> bool:
-        return self.materialise() == list(other) if isinstance(other, Sequence) else NotImplemented
 
-    __hash__ = None  # type: ignore[assignment]  # like a list
-
-    def __repr__(self) -> str:
-        return repr(self.materialise())
-
-
-class TailedOrders(Sequence[bytes]):
+class TailedOrders(PackedOrders):
     """Orders derived from those of records by a tail each, equal to any sequence of the same orders.
 
     Args:
@@ -268,14 +271,6 @@ class TailedOrders(Sequence[bytes]):
         if self._materialised is None:
             self._materialised = list(map(add, self.bases.materialise(), self.tails))
         return self._materialised
-
-    def __eq__(self, other: object) -> bool:
-        return self.materialise() == list(other) if isinstance(other, Sequence) else NotImplemented
-
-    __hash__ = None  # type: ignore[assignment]  # like a list
-
-    def __repr__(self) -> str:
-        return repr(self.materialise())
 
 
 def stamped(first: int, records: int, suffix: bytes) -> Orders:

@@ -24,10 +24,11 @@ SHORT = timedelta(milliseconds=300)
 
 
 class Talk:
-    """Two sources: the left one falls silent until the flow has given a pane, and then goes on."""
+    """Two sources: the left one falls silent until the flow has given a pane, and goes on before the right one does."""
 
     def __init__(self, **settings: Any) -> None:
         self.panes: list[Any] = []
+        self.came: list[Record] = []
         self.flow = fc.Flow("talk")
         left, right = (self.timed(name, settings) for name in ("left", "right"))
         counted = left.merge(right).key_by(lambda r: r[1]).window(w.fixed(microseconds=10), lateness=timedelta(0))
@@ -38,7 +39,12 @@ class Talk:
     def timed(self, name: str, settings: dict[str, Any]) -> w.Timed[Record]:
         stream: fc.Stream[Record] = self.flow.source(name, tuple)
         return w.event_time(
-            stream, lambda r: r[0], unit="us", watermark=watermarks.monotonic(), name=f"{name}-times", **settings
+            stream.inspect(self.came.append),
+            lambda r: r[0],
+            unit="us",
+            watermark=watermarks.monotonic(),
+            name=f"{name}-times",
+            **settings,
         )
 
     async def left(self) -> AsyncIterator[Record]:
@@ -51,7 +57,9 @@ class Talk:
     async def right(self) -> AsyncIterator[Record]:
         for record in ((3, 1), (12, 1), (25, 1)):
             yield record
-        while not self.panes:
+        # By the wall clock a record has its place when it has been read: both sources wake up at the same pane, and
+        # which one is read first is open. The last record on the left stands before the one that ends its window.
+        while (50, 0) not in self.came:
             await asyncio.sleep(0.01)
         yield (60, 1)
 

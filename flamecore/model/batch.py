@@ -232,6 +232,75 @@ class RecordOrders(PackedOrders):
         return RecordOrders(self.first, indexes, self.suffix)
 
 
+class RowOrders(PackedOrders):
+    """Orders of records that several fronts give in turn, one of each time; equal to any sequence of the same orders.
+
+    Args:
+        first: A time.
+        suffixes: The bytes after the time, of each front, ascending.
+        places: The number of each record among those of all fronts from `first` on, ascending.
+    """
+
+    __slots__ = ("_materialised", "first", "places", "suffixes")
+
+    def __init__(self, first: int, suffixes: Sequence[bytes], places: Sequence[int]) -> None:
+        self.first, self.suffixes, self.places = first, suffixes, places
+        self._materialised: list[bytes] | None = None
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Orders: ...
+
+    def __getitem__(self, index: int | slice) -> bytes | Orders:
+        if self._materialised is not None:
+            return self._materialised[index]
+        if isinstance(index, slice):
+            step = 1 if index.step is None else index.step
+            return RowOrders(self.first, self.suffixes, self.places[index]) if step > 0 else [*self][index]
+        row, column = divmod(self.places[index], len(self.suffixes))
+        return encode_time(self.first + row) + self.suffixes[column]
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self.materialise())
+
+    def materialise(self) -> list[bytes]:
+        """Return all orders, spelled out and cached; do not change the list."""
+        if self._materialised is None:
+            places, suffixes = self.places, self.suffixes
+            if not places:
+                return []
+            low, high = places[0] // len(suffixes), places[-1] // len(suffixes) + 1
+            times = orders_of(self.first + low, high - low, b"")
+            every = [time + suffix for time in times for suffix in suffixes]
+            if len(every) > len(places):
+                before = low * len(suffixes)
+                every = [every[place - before] for place in places]
+            self._materialised = every
+        return self._materialised
+
+    def counted(self, first: int) -> Sequence[int]:
+        """Return `places` as they are counted from another first time."""
+        before = (self.first - first) * len(self.suffixes)
+        places = self.places
+        if not before:
+            return places
+        if type(places) is range:
+            return range(places.start + before, places.stop + before, places.step)
+        return [place + before for place in places]
+
+    def selected(self, indexes: Sequence[int]) -> RowOrders:
+        """Return the orders at some indexes, which ascend."""
+        places = self.places
+        if type(places) is not range or places.start or places.step != 1:
+            indexes = [places[at] for at in indexes]
+        return RowOrders(self.first, self.suffixes, indexes)
+
+
 class TailedOrders(PackedOrders):
     """Orders derived from those of records by a tail each, equal to any sequence of the same orders.
 
@@ -283,6 +352,24 @@ def stamped(first: int, records: int, suffix: bytes) -> Orders:
         return orders_of(first, records, suffix)
     encode_time(first + records - 1)  # refused here, and not where somebody looks
     return RecordOrders(first, range(records), suffix)
+
+
+def stamped_rows(first: int, rows: int, suffixes: Sequence[bytes]) -> Orders:
+    """Return the orders of records that several fronts give in turn, one of each of consecutive times.
+
+    Args:
+        first: The first time.
+        rows: The number of times.
+        suffixes: The bytes after the time, of each front, ascending.
+
+    Raises:
+        OverflowError: A time is not a signed 64-bit number.
+    """
+    orders = RowOrders(first, suffixes, range(rows * len(suffixes)))
+    if len(orders) <= _FEW:
+        return orders.materialise()
+    encode_time(first + rows - 1)  # refused here, and not where somebody looks
+    return orders
 
 
 def made_of(orders: Orders, ancestors: Sequence[bytes]) -> Iterator[tuple[int, int]]:
@@ -337,7 +424,7 @@ def selected(orders: Orders, indexes: Sequence[int]) -> Orders:
     # With several orders to a base, a selection may leave some of them, which counts cannot say.
     if type(orders) is DerivedOrders and orders.counts is None:
         return DerivedOrders(selected(orders.bases, indexes), None, orders.first, orders.tail)
-    if type(orders) is RecordOrders:
+    if type(orders) is RecordOrders or type(orders) is RowOrders:
         return orders.selected(indexes)
     every = materialise(orders)
     return [every[at] for at in indexes]
@@ -374,7 +461,21 @@ def _in_a_row(parts: Sequence[Orders]) -> Orders:
             follows = times.stop
         else:
             return RecordOrders(start, range(follows - start), first.suffix)
+    elif type(first) is RowOrders:
+        rows = [part for part in parts if type(part) is RowOrders and part.suffixes == first.suffixes]
+        if len(rows) == len(parts):
+            return RowOrders(first.first, first.suffixes, _following([part.counted(first.first) for part in rows]))
     return _together(parts)
+
+
+def _following(parts: Sequence[Sequence[int]]) -> Sequence[int]:
+    """Return numbers one after the other: as a range if they follow one another."""
+    start = end = parts[0][0] if parts[0] else 0
+    for part in parts:
+        if type(part) is not range or part.step != 1 or (part and part.start != end):
+            return _together(parts)
+        end += len(part)
+    return range(start, end)
 
 
 def interleaved(runs: Sequence[tuple[Orders, Sequence[T]]]) -> tuple[Orders, Sequence[T]] | None:
@@ -508,7 +609,12 @@ def stretches(runs: Sequence[Orders]) -> list[tuple[int, int, int]] | None:
 
 def materialise(orders: Orders) -> Orders:
     """Return the orders, spelled out; do not change the result."""
-    if type(orders) is DerivedOrders or type(orders) is RecordOrders or type(orders) is TailedOrders:
+    if (
+        type(orders) is DerivedOrders
+        or type(orders) is RecordOrders
+        or type(orders) is RowOrders
+        or type(orders) is TailedOrders
+    ):
         return orders.materialise()
     return orders
 
@@ -551,7 +657,8 @@ def _is_long(orders: DerivedOrders) -> bool:
     if len(orders.tail) > _LONG or orders.counts is None:
         return len(orders.tail) > _LONG
     bases = orders.bases
-    return (len(bases[0]) if type(bases) is RecordOrders else max(map(len, bases))) > _LONG
+    even = type(bases) is RecordOrders or type(bases) is RowOrders  # all as long as the first
+    return (len(bases[0]) if even else max(map(len, bases))) > _LONG
 
 
 class Rows(Sequence[tuple[object, ...]]):

@@ -14,8 +14,9 @@ from itertools import chain, groupby, pairwise
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from flamecore.model.batch import Orders, joined, stamped, stamped_rows
 from flamecore.model.graph import Graph
-from flamecore.model.meta import decode_time, orders_of
+from flamecore.model.meta import decode_time
 from flamecore.runtime.parts.front import Front
 
 
@@ -50,7 +51,7 @@ class Records(NamedTuple):
     """
 
     source: str
-    orders: list[bytes]
+    orders: Orders
     values: list[object]
     mixed: bool = False
 
@@ -207,7 +208,7 @@ def merged(spans: Sequence[Span]) -> list[Records]:
     Between two times at which any span begins or ends the same fronts give one record of each time. So records are
     merged by columns, and no two of them are compared: there are at most as many slices as records.
     """
-    pieces: list[Records] = []
+    pieces: list[list[Records]] = []
     coming = sorted(spans, key=attrgetter("first"), reverse=True)
     times = sorted({time for span in spans for time in (span.first, span.end)})
     active: list[Span] = []
@@ -218,14 +219,14 @@ def merged(spans: Sequence[Span]) -> list[Records]:
         if active:
             active.sort(key=_number)
             _append(pieces, active, start, stop)
-    return pieces
+    return [_piece(some) for some in pieces]
 
 
 def _number(span: Span) -> int:
     return span.front.number
 
 
-def _append(pieces: list[Records], spans: Sequence[Span], start: int, stop: int) -> None:
+def _append(pieces: list[list[Records]], spans: Sequence[Span], start: int, stop: int) -> None:
     """Append the records of the times in [start, stop), of which each span has one of each."""
     groups = [_in_rows(list(some), start, stop) for _, some in groupby(spans, _source)]
     if len(groups) == 1:
@@ -247,24 +248,27 @@ def _in_rows(spans: Sequence[Span], start: int, stop: int) -> Records:
     """Return records as `_append` takes them, of spans of one source."""
     columns = [span.values[start - span.first : stop - span.first] for span in spans]
     if len(spans) == 1:
-        orders, values = orders_of(start, stop - start, spans[0].front.suffix), columns[0]
+        orders, values = stamped(start, stop - start, spans[0].front.suffix), columns[0]
     else:
-        suffixes = [span.front.suffix for span in spans]
-        orders = [time + suffix for time in orders_of(start, stop - start, b"") for suffix in suffixes]
+        orders = stamped_rows(start, stop - start, [span.front.suffix for span in spans])
         values = list(chain.from_iterable(zip(*columns, strict=True)))
     return Records(_source(spans[0]), orders, values, any(span.mixed for span in spans))
 
 
-def _add(pieces: list[Records], records: Records) -> None:
+def _add(pieces: list[list[Records]], records: Records) -> None:
     """Append records to the last piece, if that is of the same source; else as a new one."""
-    if pieces and pieces[-1].source == records.source:
-        last = pieces[-1]
-        last.orders.extend(records.orders)
-        last.values.extend(records.values)
-        if records.mixed and not last.mixed:
-            pieces[-1] = last._replace(mixed=True)
+    if pieces and pieces[-1][0].source == records.source:
+        pieces[-1].append(records)
     else:
-        pieces.append(records)
+        pieces.append([records])
+
+
+def _piece(parts: Sequence[Records]) -> Records:
+    """Return consecutive records of one source as one piece."""
+    if len(parts) == 1:
+        return parts[0]
+    values = list(chain.from_iterable([part.values for part in parts]))
+    return Records(parts[0].source, joined([part.orders for part in parts]), values, any(part.mixed for part in parts))
 
 
 def merges(graph: Graph, fronts: Mapping[int, Front]) -> dict[int, FrontMerge]:

@@ -16,6 +16,7 @@ from flamecore.model.batch import (
     Lines,
     Orders,
     RecordOrders,
+    RowOrders,
     TailedOrders,
     ascending,
     children,
@@ -28,6 +29,7 @@ from flamecore.model.batch import (
     selected,
     sorted_together,
     stamped,
+    stamped_rows,
     stretches,
     unpack,
     woven,
@@ -76,6 +78,10 @@ def of_records(draw: st.DrawFn) -> tuple[Orders, list[bytes]]:
     suffix = GlobalTime(0, draw(st.integers(1, 3))).encode()[8:]
     orders: Orders = RecordOrders(first, range(count), suffix)
     wanted = [encode_time(time) + suffix for time in range(first, first + count)]
+    if fronts := draw(st.integers(0, 3)):
+        suffixes = [GlobalTime(0, front).encode()[8:] for front in range(1, fronts + 1)]
+        orders = stamped_rows(first, count, suffixes)
+        wanted = [encode_time(time) + suffix for time in range(first, first + count) for suffix in suffixes]
     for step in draw(st.lists(st.sampled_from(("select", "most", "map", "slice", "look")), max_size=4)):
         if step == "map":
             orders, wanted = extended(orders, CODE), [order + CODE for order in wanted]
@@ -170,6 +176,28 @@ def test_orders_of_records_that_do_not_follow_one_another_are_joined(code: bytes
     ):
         found = joined([extended(part, code) if code else part for part in parts])
         assert found == [order + code for part in parts for order in part]
+
+
+@pytest.mark.parametrize("chosen", [1, 7])
+def test_rows_of_one_set_of_fronts_stay_packed_when_they_are_joined(chosen: int) -> None:
+    suffixes = [GlobalTime(0, front).encode()[8:] for front in (1, 2, 5)]
+    parts = [selected(some, range(0, len(some), chosen)) for some in (stamped_rows(at, 20, suffixes) for at in (9, 29))]
+    cut = joined([parts[0][2:], parts[1]])
+    short = joined([parts[0][2:], parts[1][1:5]])
+    found = joined(parts)
+    wanted = [order for part in parts for order in [*part]]
+    assert type(found) is RowOrders
+    assert (type(found.places) is range) is (chosen == 1)
+    assert found == wanted
+    assert type(cut) is type(short) is RowOrders
+    assert cut == wanted[2:]
+    assert short == [*wanted[2 : len(parts[0])], *[*parts[1]][1:5]]
+
+
+def test_rows_of_other_fronts_are_joined() -> None:
+    one, other = ([GlobalTime(0, front).encode()[8:] for front in fronts] for fronts in ((1, 2), (1, 3)))
+    parts = [stamped_rows(0, 20, one), stamped_rows(20, 20, other)]
+    assert joined(parts) == [*parts[0], *parts[1]]
 
 
 def test_times_beyond_64_bits_are_refused() -> None:

@@ -111,11 +111,14 @@ class Undelivered:
             if first >= before:
                 break
             self._batches.popleft()
-            count = min(before - first, total)
+            if first + total <= before:  # as mostly
+                self.count -= total
+                done.append((at, total))
+                continue
+            count = before - first
             # A batch may be delivered in part: the rest keeps its positions, which errors and dead
             # letters show.
-            if count < total:
-                self._batches.appendleft(Admitted(before, positions[count:], at, total - count))
+            self._batches.appendleft(Admitted(before, positions[count:], at, total - count))
             self.count -= count
             done.append((at, count))
         return done
@@ -338,7 +341,9 @@ class Front:
         self.ended = ended
         self.is_idle = False
         self.waits_since: float | None = None
-        self._earlier = EarlierTimes(journal, end)
+        earlier = EarlierTimes(journal, end)
+        # Nothing to look for in most fronts, at each of many small reads.
+        self._earlier = None if earlier.first is None and end is None else earlier
         self._undelivered = Undelivered(describe, original)
         self._uncut = Uncut(position, kept=snapshots)
 
@@ -355,6 +360,8 @@ class Front:
     @property
     def records_left(self) -> int | None:
         """Return the number of records until its earlier end; None if it has none."""
+        if self._earlier is None:
+            return None
         if (end := self._earlier.end) is None:
             return self._earlier.before_end
         return self._clock.between(self.next_time, end)
@@ -362,12 +369,13 @@ class Front:
     @property
     def times_left(self) -> int | None:
         """Return the number of records for the next journaled times; None: no limit."""
-        return self._earlier.count
+        return None if self._earlier is None else self._earlier.count
 
     @property
     def most(self) -> int | None:
         """Return the most records that may be stamped at once; None: no limit."""
-        return self._clock.left(self.next_time) if self._earlier.count is None else self._earlier.count
+        left = self.times_left
+        return self._clock.left(self.next_time) if left is None else left
 
     def stamp(self, positions: Sequence[object], at: float) -> int:
         """Give consecutive times to as many records as positions; return the first.
@@ -403,7 +411,7 @@ class Front:
     @property
     def was_idle(self) -> bool:
         """Return whether the next of its earlier times is that of a mark that it was idle."""
-        return self._earlier.is_idle
+        return self._earlier is not None and self._earlier.is_idle
 
     def _stamp_mark(self) -> int:
         position = self._uncut.last
@@ -413,7 +421,7 @@ class Front:
 
     def _next(self, count: int) -> int:
         """Take consecutive times for so many records; return the first."""
-        if self._earlier.first is None:
+        if self._earlier is None or self._earlier.first is None:
             self._move_on()
         elif count:
             # While there are earlier times no clock is asked: the same records get the same times, or
@@ -421,8 +429,9 @@ class Front:
             self.next_time = self._earlier.take(count)
         first = self.next_time
         if count:
-            self.next_time = self._clock.at(first + count)
-            self.latest.time = max(self.latest.time, self.next_time)
+            self.next_time = next_time = self._clock.at(first + count)
+            if next_time > self.latest.time:
+                self.latest.time = next_time
         return first
 
     @property
@@ -431,19 +440,20 @@ class Front:
 
         Its next record then comes after all records that its worker has read before.
         """
-        return self._clock.is_wall and self._earlier.first is None
+        return self._clock.is_wall and (self._earlier is None or self._earlier.first is None)
 
     def promise(self) -> int:
         """Return a time below which no later record will be; for a front without records."""
-        if self._earlier.first is None:
+        if self._earlier is None or (first := self._earlier.first) is None:
             self._move_on()
             return self.next_time
-        return self._earlier.first
+        return first
 
     # Never back, whatever the clock of the machine does: after a jump backwards times go on from
     # the last one until it has caught up.
     def _move_on(self) -> None:
-        self.next_time = max(self.next_time, self._clock.read(self.latest.time))
+        if self._clock.is_wall:  # the others count from `start` on
+            self.next_time = max(self.next_time, self._clock.read(self.latest.time))
 
     def cut(self, time: int) -> tuple[object, int]:
         """Return (position of the last record below `time`, next time).

@@ -9,6 +9,8 @@ from typing import Final
 _BASE: Final = 1.07
 """Width of a latency bucket: 7 %."""
 
+_WIDTH: Final = log(_BASE)
+
 _FLOOR_S: Final = 1e-6
 
 
@@ -52,4 +54,4 @@ class Histogram:
 
 
 def _bucket(seconds: float) -> int:
-    return max(int(log(max(seconds, _FLOOR_S) / _FLOOR_S) / log(_BASE)), 0)
+    return int(log(seconds / _FLOOR_S) / _WIDTH) if seconds > _FLOOR_S else 0

@@ -79,12 +79,15 @@ class Room:
             self._gone -= 1
 
     def _room(self, number: int, most: int) -> int:
-        room = self._level - self._fronts[number].in_flight
+        front = self._fronts[number]
+        room = self._level - front.in_flight
         # Only if something has changed since: it takes a look at every front.
         if number not in self._counted or (room < most and (self._changed or self._gone)):
             self._deal()
-            room = self._level - self._fronts[number].in_flight
-        return min(room, most) if room >= min(most, max(self._level // _PARTS, 1)) else 0
+            room = self._level - front.in_flight
+        if room >= most:
+            return most
+        return room if room >= max(self._level // _PARTS, 1) else 0
 
     def _deal(self) -> None:
         """Set the level so that all credit is in use."""

@@ -281,7 +281,7 @@ class FrontTask:
             return 0
         if reading.reader.waits and front.waits_since is None:
             front.waits_since = monotonic()
-        begun = monotonic()
+        begun = monotonic() if reading.reader.waits else self._now
         try:
             batch = await reading.reader.read(limit if left is None else min(limit, left))
         finally:

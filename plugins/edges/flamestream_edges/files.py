@@ -97,7 +97,8 @@ class FileSource(Source):
                 raise unreadable(self.context.name, name, error) from error
             _refuse_packed(self.context.name, name, head)
             for part in (Path(name).name.encode(errors="surrogateescape"), str(size).encode(), head, tail):
-                digest.update(len(part).to_bytes(8, "big") + part)
+                digest.update(len(part).to_bytes(8, "big"))
+                digest.update(part)
         return digest.hexdigest()
 
 
@@ -121,10 +122,8 @@ def _expand(source: str, pattern: str) -> list[str]:
         if path.is_file():
             return [str(path)]
         if path.is_dir():
-            nothing = f"directory {pattern} has no files in it", "For files further down give a glob with **."
             found = list(path.iterdir())
         elif glob.has_magic(pattern):
-            nothing = f"no file matches {pattern}", _near(path)
             found = [Path(name) for name in glob.iglob(str(path), recursive=True)]  # noqa: PTH207 – may be absolute
         elif path.exists():
             hint = "Read what a pipe delivers through the source stdin: flamestream run … --source NAME=stdin < PIPE"
@@ -134,9 +133,12 @@ def _expand(source: str, pattern: str) -> list[str]:
         names = [str(entry) for entry in found if entry.is_file() and _is_input(entry)]
     except OSError as error:
         raise unreadable(source, pattern, error) from error
-    if not names:
-        raise _error(source, pattern, *nothing)
-    return names
+    if names:
+        return names
+    if path.is_dir():
+        hint = "For files further down give a glob with **."
+        raise _error(source, pattern, f"directory {pattern} has no files in it", hint)
+    raise _error(source, pattern, f"no file matches {pattern}", _near(path))
 
 
 def _is_input(path: Path) -> bool:

@@ -145,14 +145,14 @@ def _unfit(schema: Any) -> Iterator[Unfit]:
                 yield Unfit(
                     name,
                     f"column {name!r} has the type {called}, for which Python has no values",
-                    f"Count its months: withColumn({name!r}, expr({_months(name)!r})).",
+                    f"Count its months: withColumn({name!r}, expr({_recast(_quoted(name), field.dataType)!r})).",
                 )
             if isinstance(kind, CalendarIntervalType):
                 yield Unfit(
                     name,
                     f"column {name!r} has the type {called}, for which Python has no values",
-                    "Make it with make_dt_interval(…) if it has days and smaller units alone; else take its parts: "
-                    f"expr({f'extract(days from {_quoted(name)})'!r}), and so on.",
+                    "Make it with make_dt_interval(…) if it has days and smaller units alone; else make a text of it: "
+                    f"withColumn({name!r}, expr({_recast(_quoted(name), field.dataType)!r})).",
                 )
             if (twice := _twice(kind)) is not None:
                 yield Unfit(
@@ -174,8 +174,39 @@ def _quoted(name: str) -> str:
     return f"`{name.replace('`', '``')}`"
 
 
-def _months(name: str) -> str:
-    return f"cast(cast({_quoted(name)} as interval month) as int)"
+def _recast(value: str, kind: Any, depth: int = 0) -> str:
+    """Return an expression for a value with intervals of months as numbers and other calendar intervals as text.
+
+    Args:
+        value: The expression of the value.
+        kind: Its type.
+        depth: Number of lambdas around it.
+    """
+    from pyspark.sql.types import ArrayType, CalendarIntervalType, MapType, StructType, YearMonthIntervalType
+
+    if not any(isinstance(part, YearMonthIntervalType | CalendarIntervalType) for part in _inside(kind)):
+        return value
+    if isinstance(kind, YearMonthIntervalType):
+        return f"cast(cast({value} as interval month) as int)"
+    if isinstance(kind, ArrayType):
+        return f"transform({value}, v{depth} -> {_recast(f'v{depth}', kind.elementType, depth + 1)})"
+    if isinstance(kind, MapType):
+        # Both at once: Spark compares no two calendar intervals, so keys cannot be looked up.
+        key = _recast(f"v{depth}.key", kind.keyType, depth + 1)
+        found = _recast(f"v{depth}.value", kind.valueType, depth + 1)
+        return f"map_from_entries(transform(map_entries({value}), v{depth} -> struct({key}, {found})))"
+    if isinstance(kind, StructType):
+        parts = [
+            f"{_text(field.name)}, {_recast(f'{value}.{_quoted(field.name)}', field.dataType, depth)}"
+            for field in kind.fields
+        ]
+        return f"if({value} is null, null, named_struct({', '.join(parts)}))"
+    return f"cast({value} as string)"
+
+
+def _text(words: str) -> str:
+    """Return a literal of SQL."""
+    return '"' + words.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def _twice(kind: Any) -> str | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import datetime
 import decimal
+import re
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -216,7 +218,7 @@ def test_void_within_columns_is_empty_and_void_columns_are_null(spark: Any) -> N
     ("select", "words"),
     [
         ("interval '1-2' year to month as `a b`", r"(?s)'a b' has the type interval year to month.*cast\(`a b` as"),
-        ("make_interval(1, 2, 3, 4) as c", r"(?s)'c' has the type interval, .*extract\(days from `c`\)"),
+        ("make_interval(1, 2, 3, 4) as c", r"(?s)'c' has the type interval, .*cast\(`c` as string\)"),
         ("array(struct(interval '3' month as m)) as c", r"'c' has the type interval month"),
         ("2 as c, 3 as c", r"columns 2 and 3 are both called 'c'"),
         ("struct(1 as x, 2 as x) as c", r"'c' holds a struct with two fields called 'x'"),
@@ -238,12 +240,35 @@ def _split(select: str) -> list[str]:
     return ["2 as c", "3 as c"] if select == "2 as c, 3 as c" else [select]
 
 
-def test_the_hint_for_intervals_of_months_works(spark: Any) -> None:
-    frame = spark.sql("select 1 as n, interval '1-2' year to month as `a b`")
+MONTHS = "interval '1-2' year to month"
+CALENDAR = "make_interval(1, 2, 3, 4)"
+IN_WORDS = "1 years 2 months 25 days"
+
+
+@pytest.mark.parametrize(
+    ("select", "wanted"),
+    [
+        (MONTHS, 14),
+        (f"array({MONTHS}, null)", [14, None]),
+        (f"array(struct({MONTHS} as `a b`, 1 as x))", [{"a b": 14, "x": 1}]),
+        (f"struct(array({MONTHS}) as `m\"'`, 1 as x)", {"m\"'": [14], "x": 1}),
+        (f"if(false, struct({MONTHS} as m), null)", None),
+        (f"map('k', map({MONTHS}, array({MONTHS})))", {"k": {14: [14]}}),
+        (CALENDAR, IN_WORDS),
+        (f"array(array({CALENDAR}))", [[IN_WORDS]]),
+        (f"struct({CALENDAR} as c, {MONTHS} as m)", {"c": IN_WORDS, "m": 14}),
+    ],
+)
+def test_the_hint_for_intervals_works(spark: Any, select: str, wanted: object) -> None:
+    from pyspark.sql.functions import expr
+
+    frame = spark.sql(f"select 1 as n, {select} as `a b`")
     with pytest.raises(SourceError) as caught:
         flows_values(frame)
-    expression = str(caught.value).partition("expr('")[2].partition("')")[0]
-    assert flows_values(frame.selectExpr("n", f"{expression} as m")) == [{"n": 1, "m": 14}]
+    call = re.search(r"withColumn\((.*), expr\((.*)\)\)\.", str(caught.value))
+    assert call is not None
+    name, expression = map(ast.literal_eval, call.groups())
+    assert flows_values(frame.withColumn(name, expr(expression))) == [{"n": 1, "a b": wanted}]
 
 
 NAMES = ("a.b", "c`d", "e f", " ", "n", "N", "_metadata", "ü,(x)", "`q`", "*")

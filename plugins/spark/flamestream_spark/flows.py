@@ -39,7 +39,7 @@ from flamestream_spark.spool.ordering import ORDER_BY, has_stable_order
 from flamestream_spark.spool.spool import Spool
 from flamestream_spark.storage.place import is_url, local_path
 from flamestream_spark.storage.places import made, place_of
-from flamestream_spark.tables.arrow import TIMES, Form
+from flamestream_spark.tables.arrow import TIMES, Form, remedy
 from flamestream_spark.tables.columns import kept_types
 
 DEAD_LETTER: Final = "dead_letter"
@@ -445,7 +445,7 @@ class FrameSink(Sink):
         except (Unencodable, OSError) as error:
             raise SinkError(
                 f"sink {self.context.name!r}: {error}",
-                hint="Map the payload before the sink, or declare what it is.",
+                hint=remedy(error),
                 sink=self.context.name,
             ) from error
 

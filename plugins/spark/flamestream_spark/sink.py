@@ -29,7 +29,7 @@ from flamestream_spark.storage.folder import FolderPlace
 from flamestream_spark.storage.objects import written
 from flamestream_spark.storage.place import is_url, local_path
 from flamestream_spark.storage.places import place_of
-from flamestream_spark.tables.arrow import Form, text
+from flamestream_spark.tables.arrow import Form, remedy, text
 from flamestream_spark.tables.catalogue import Listing
 from flamestream_spark.tables.claims import ClaimedFolder
 from flamestream_spark.tables.delta import LOG, delta_rs
@@ -209,7 +209,7 @@ class SparkSink(Sink):
         try:
             await asyncio.to_thread(self._put, time, self._form.make(payloads, orders))
         except Unencodable as error:
-            raise self._error(str(error), "Map the payload before the sink, or declare what it is.") from error
+            raise self._error(str(error), remedy(error)) from error
         except OSError as error:
             raise self._failed("written to", error) from error
 

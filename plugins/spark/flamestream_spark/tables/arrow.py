@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import decimal
+import json
 import re
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -299,8 +300,53 @@ class Form:
                     pa.array([one if convert is None or one is None else convert(one)], field.type)
                 except (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError) as problem:
                     reason = f"column {field.name!r} is a {field.type}, and the value {one!r}: {problem}"
-                    raise Unencodable(payload, reason) from error
+                    raise _misfit(payload, reason, field.name, field.type, one) from error
             raise Unencodable(payloads[0], f"column {field.name!r}: {error}") from error
+
+
+class Misfit(Unencodable):
+    """A payload with a value that its column can hold if that is of another type.
+
+    Args:
+        payload, reason: As for `Unencodable`.
+        column: Name of the column.
+        wanted: The other type, as Spark calls it.
+    """
+
+    def __init__(self, payload: object, reason: str, column: str, wanted: str) -> None:
+        super().__init__(payload, reason)
+        self.column = column
+        self.wanted = wanted
+
+
+def _misfit(payload: object, reason: str, column: str, kind: Any, value: object) -> Unencodable:
+    """Return the error for a value that is not of the column's type.
+
+    Args:
+        payload, reason, column: As for `Misfit`.
+        kind: The column's type in Arrow.
+        value: The value.
+    """
+    wanted = ""
+    if pa.types.is_decimal(kind) and isinstance(value, decimal.Decimal) and value.is_finite():
+        _, digits, exponent = value.as_tuple()
+        assert isinstance(exponent, int)
+        places = max(-exponent, 0)
+        if max(len(digits) + exponent, 0) + places <= _MOST_DIGITS:
+            wanted = f"decimal({_MOST_DIGITS},{places})"
+    elif kind == _NAMED["timestamp_ntz"] and isinstance(value, datetime.datetime):
+        wanted = "timestamp"
+    return Misfit(payload, reason, column, wanted) if wanted else Unencodable(payload, reason)
+
+
+def remedy(error: Exception) -> str:
+    """Return the hint for a payload that cannot be written."""
+    if not isinstance(error, Misfit):
+        return "Map the payload before the sink, or declare what it is."
+    entry = f"{json.dumps(error.column, ensure_ascii=False)} = {json.dumps(error.wanted)}"
+    return (
+        f"Map the payload before the sink, or give the column another type in the sink's options: types = {{{entry}}}."
+    )
 
 
 def _with_intervals(schema: Any) -> Any:

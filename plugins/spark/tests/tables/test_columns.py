@@ -6,6 +6,7 @@ import ast
 import datetime
 import decimal
 import re
+import tomllib
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -179,6 +180,40 @@ def test_types_of_the_sink_are_given_where_hints_leave_them_open(spark: Any) -> 
     none = {"sink.out.types": {"begun": "timestamp_ntz"}}
     with pytest.raises(SinkError, match=r"column 'begun' is a timestamp\[us\].*it has a zone"):
         flamestream_spark.run(flow, events=spark.sql(EVENTS), order_by="n", settings=none)
+
+
+@pytest.mark.parametrize(
+    ("made", "first"),
+    [
+        (Renamed(NOON, decimal.Decimal("12345678901234567890123.5")), {}),
+        (Renamed(NOON, decimal.Decimal("-0.1234567890123456789")), {}),
+        (Renamed(BERLIN_NOON, decimal.Decimal(1)), {"begun": "timestamp_ntz"}),
+    ],
+)
+def test_the_hint_for_values_that_their_column_cannot_hold_works(
+    spark: Any, made: Renamed, first: dict[str, str]
+) -> None:
+    def run(types: dict[str, str]) -> Any:
+        flow = through(Event, Renamed, lambda event: made)
+        return flamestream_spark.run(flow, events=spark.sql(EVENTS), order_by="n", settings={"sink.out.types": types})
+
+    with pytest.raises(SinkError) as caught:
+        run(first)
+    entry = re.search(r"types = \{(.*)\}\.", str(caught.value))
+    assert entry is not None
+    types = tomllib.loads(entry[1])
+    row = run(first | types).toArrow().to_pylist()[0]
+    assert row["total"] == made.total
+    assert row["begun"].replace(tzinfo=datetime.UTC) == made.begun.replace(tzinfo=datetime.UTC)
+
+
+@pytest.mark.parametrize("total", [decimal.Decimal("1e40"), decimal.Decimal("NaN")])
+def test_values_that_no_type_holds_are_to_be_mapped(spark: Any, total: decimal.Decimal) -> None:
+    flow = through(Event, Renamed, lambda event: Renamed(event.at, total))
+    with pytest.raises(
+        SinkError, match=r"column 'total' is a decimal.*\n  Map the payload before the sink, or declare"
+    ):
+        flamestream_spark.run(flow, events=spark.sql(EVENTS), order_by="n")
 
 
 @pytest.mark.parametrize("format", ["parquet", "json", "csv", "delta"])

@@ -36,6 +36,7 @@ class Room:
         self._most_uncommitted = most_uncommitted
         self._uncommitted_left = 0  # upper bound of their rest; counted again at 0
         self._level = 1  # most records in flight of each counted front
+        self._batch = 1  # least room with which a paused front continues, unless it wants less
         self._reading: dict[int, int] = {}  # most records of each read under way
         self._counted: set[int] = set()  # fronts that share the level
         self._gone = 0  # number of these that wait for their sources
@@ -55,15 +56,19 @@ class Room:
             most: Most records that it wants.
         """
         room = 0 if self._waits_for_a_snapshot(number) else self._room(number, most)
-        if room:
-            self._uncommitted_left -= room
-            self._reading[number] = room
-            self._gone += 1
+        if room <= 0:
+            return 0
+        self._uncommitted_left -= room
+        self._reading[number] = room
+        self._gone += 1
         return room
 
     def has_room(self, number: int, most: int) -> bool:
-        """Return whether a paused front may continue; arguments as for `take`."""
-        return not self._waits_for_a_snapshot(number) and self._room(number, most) > 0
+        """Return whether a paused front may continue; arguments as for `take`.
+
+        It has room for all that it wants, or for a part of its level that is worth a read.
+        """
+        return not self._waits_for_a_snapshot(number) and self._room(number, most) >= min(most, self._batch)
 
     def _waits_for_a_snapshot(self, number: int) -> bool:
         if self._most_uncommitted is None or not self._fronts[number].uncommitted:
@@ -79,15 +84,17 @@ class Room:
             self._gone -= 1
 
     def _room(self, number: int, most: int) -> int:
+        """Return the number of records that a front has room for, `most` at most.
+
+        It may be negative: the front has more records in flight than its level allows now.
+        """
         front = self._fronts[number]
         room = self._level - front.in_flight
         # Only if something has changed since: it takes a look at every front.
         if number not in self._counted or (room < most and (self._changed or self._gone)):
             self._deal()
             room = self._level - front.in_flight
-        if room >= most:
-            return most
-        return room if room >= max(self._level // _PARTS, 1) else 0
+        return min(room, most)
 
     def _deal(self) -> None:
         """Set the level so that all credit is in use."""
@@ -107,6 +114,7 @@ class Room:
         while len(held) > 1 and left // len(held) < held[-1]:
             left -= held.pop()  # it has more than its share
         self._level = max(left // len(held), 1) if held else 1
+        self._batch = max(self._level // _PARTS, 1)
         self._changed, self._gone = False, 0
 
 
@@ -123,7 +131,10 @@ class BlockRoom(Room):
         self._levels: dict[int, int] = {}  # most records in flight of each front that has room
         self._block = BLOCK.get()
         self._first = 0  # the front with the earliest block
-        self._batch = 1  # least room with which a paused front continues, if its block needs as much
+
+    def has_room(self, number: int, most: int) -> bool:
+        """Return whether a paused front may continue; see `Room.has_room`."""
+        return super().has_room(number, self._wanted(number, most))
 
     def release(self, number: int) -> None:
         """Note that a front's read is over: it may have come to the end of its block."""
@@ -142,9 +153,11 @@ class BlockRoom(Room):
         front = self._fronts[number]
         if self._changed:
             self._deal()
-        most = min(most, front.most or most)
-        room = self._levels.get(number, 0) - front.in_flight
-        return min(room, most) if room >= min(most, self._batch) else 0
+        return min(self._levels.get(number, 0) - front.in_flight, self._wanted(number, most))
+
+    def _wanted(self, number: int, most: int) -> int:
+        """Return the number of records that a front wants: none behind its block."""
+        return min(most, self._fronts[number].most or most)
 
     def _deal(self) -> None:
         """Give all credit to the fronts with the earliest blocks."""

@@ -226,9 +226,13 @@ class FrontTask:
         await self._woken.wait()
         self.held_back = 0
 
+    # All others wait for the front that is furthest behind, so nothing is gained by reading them before it; and it
+    # never waits for them. A round for any front with room would read from some of many files, and the next from the
+    # others, each in smaller batches that the merge then cuts.
     def _may_read(self) -> bool:
-        has_room = self._room.has_room
-        return any(reading.exhausted or has_room(reading.front.number, reading.limit) for reading in self._left)
+        """Return whether the front that is furthest behind has room for a batch."""
+        reading = min(self._left, key=_next_time)
+        return reading.exhausted or self._room.has_room(reading.front.number, reading.limit)
 
     async def _read_round(self) -> None:
         """Read a batch of each partition that has room; end those that are exhausted."""
@@ -304,6 +308,10 @@ class FrontTask:
             reading.adapt(self._now - start, len(batch.values))
             self._limits[reading.front.name.source] = reading.limit
         return len(batch.values) + len(batch.rejected)
+
+
+def _next_time(reading: Reading) -> int:
+    return reading.front.next_time
 
 
 class Heartbeats:

@@ -17,8 +17,8 @@ def fronts(count: int) -> dict[int, Front]:
 
 
 def read(room: Room, front: Front, most: int = 1024) -> int:
-    """Have a front read as much as it may, and return how much."""
-    count = room.take(front.number, most)
+    """Have a paused front read as much as it may, and return how much."""
+    count = room.take(front.number, most) if room.has_room(front.number, most) else 0
     if count:
         front.stamp(range(count), 0.0)
         room.release(front.number)
@@ -45,6 +45,8 @@ def test_a_front_alone_may_use_all_of_it() -> None:
     assert room.has_room(1, 10)
     assert not room.has_room(1, 11), "credit comes back bit by bit"
     assert read(room, some[1], 10) == 10
+    deliver(room, some, 50)
+    assert room.take(1, 60) == 40, "in a round whatever there is room for"
 
 
 def test_fronts_that_read_at_one_pace_have_equal_parts() -> None:

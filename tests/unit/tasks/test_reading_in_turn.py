@@ -157,6 +157,34 @@ def test_partitions_wait_for_credit_together_and_go_on_with_it() -> None:
     asyncio.run(asyncio.wait_for(play(), 10))
 
 
+def test_a_round_waits_for_the_partition_that_is_behind_and_reads_from_all() -> None:
+    """Credit that ends within a row of records is not used from some partitions first."""
+
+    async def play() -> None:
+        task, hosts, room = make([20, 20, 20], most=30)
+        running = asyncio.create_task(task.run())
+
+        async def deliver(*before: int) -> list[tuple[int, int]]:
+            while not task.held_back:
+                await asyncio.sleep(0)
+            hosts.admitted.clear()
+            for front, time in zip(hosts.fronts.values(), before, strict=True):
+                front.delivered(time)
+            room.note()
+            task.wake()
+            while task.held_back and room.has_room(1, 16):
+                await asyncio.sleep(0)
+            return list(hosts.admitted)
+
+        assert await deliver(4, 8, 8) == [], "the first is behind, and has no room for half of its part"
+        assert await deliver(6, 8, 8) == [(1, 6), (2, 8), (3, 8)]
+        assert await deliver(12, 11, 11) == [(1, 4), (2, 2), (3, 2)], "of which the last have less than half of theirs"
+        hosts.stop.set()
+        await running
+
+    asyncio.run(asyncio.wait_for(play(), 10))
+
+
 def test_a_partition_that_fails_ends_the_task_with_its_error() -> None:
     task, hosts, _ = make([40, 40, 40], fails_at=16)
     with pytest.raises(SourceError, match="the disk is gone"):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import codecs
 import glob
 import os
-from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final
 
 import msgspec
+import xxhash
 
 from flamecore.abc.source import EdgeContext, Source, SourceCapabilities
 from flamecore.errors import ConfigError, SourceError
@@ -83,7 +83,9 @@ class FileSource(Source):
         All options but `path` count. It is cheap: a change in the middle of a large file that keeps its size is not
         seen.
         """
-        digest = blake2b(digest_size=16)
+        # Against changes by accident, at each start of each job: a cryptographic hash would be most of a small job's
+        # time over many files.
+        digest = xxhash.xxh3_128()
         options = {name: value for name, value in msgspec.structs.asdict(self.options).items() if name != "path"}
         digest.update(msgspec.json.encode([self.name, options]))
         for name in self.partitions():
@@ -91,7 +93,7 @@ class FileSource(Source):
                 with open(name, "rb") as file:
                     size = os.fstat(file.fileno()).st_size
                     head = file.read(_SAMPLE_BYTES)
-                    file.seek(max(size - _SAMPLE_BYTES, 0))
+                    file.seek(max(size - _SAMPLE_BYTES, len(head)))
                     tail = file.read(_SAMPLE_BYTES)
             except OSError as error:
                 raise unreadable(self.context.name, name, error) from error

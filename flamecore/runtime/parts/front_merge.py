@@ -26,19 +26,16 @@ class Span(NamedTuple):
     Attributes:
         front: The front.
         first: Time of the first record.
+        end: Time after the last one.
         values: The records; in place of a malformed one its failure, of one whose prefix has run what that has made.
         mixed: Whether anything stands in place of a record.
     """
 
     front: Front
     first: int
+    end: int
     values: list[object]
     mixed: bool = False
-
-    @property
-    def end(self) -> int:
-        """Return the time after the last record."""
-        return self.first + len(self.values)
 
 
 class Records(NamedTuple):
@@ -84,7 +81,7 @@ class FrontMerge:
         waiting = self._waiting[number]
         if not waiting:
             heappush(self._heads, (first, number))
-        waiting.append(Span(self._fronts[number], first, values, mixed))
+        waiting.append(Span(self._fronts[number], first, first + len(values), values, mixed))
         self.note(number)
 
     def note(self, number: int) -> None:
@@ -166,7 +163,7 @@ class FrontMerge:
         self._firsts.clear()
         # Front by front, and then merged at once: a heap entry for each record would cost several
         # comparisons more.
-        while heads and self._is_ripe(limit):
+        while heads and (limit is None or heads[0][0] < limit):
             first, number = heappop(heads)
             self._firsts[number] = first
             self._moved.append(number)
@@ -177,11 +174,8 @@ class FrontMerge:
                 if limit is not None and span.end > limit:
                     span, late = _cut(span, limit)
                     waiting.appendleft(late)
-                if some and some[-1].end != span.first:
-                    ripe.append(_joined(some))
-                    some = []
                 some.append(span)
-            ripe.append(_joined(some))
+            ripe += some if len(some) == 1 else _joined(some)
             if waiting:
                 heappush(heads, (waiting[0].first, number))
         return ripe
@@ -189,17 +183,22 @@ class FrontMerge:
 
 def _cut(span: Span, time: int) -> tuple[Span, Span]:
     """Split a span into its records below a time, and the others."""
-    front, first, values, mixed = span
+    front, first, end, values, mixed = span
     count = time - first
-    return Span(front, first, values[:count], mixed), Span(front, time, values[count:], mixed)
+    return Span(front, first, time, values[:count], mixed), Span(front, time, end, values[count:], mixed)
 
 
-def _joined(spans: Sequence[Span]) -> Span:
-    """Join spans of one front, each of which begins where the one before it ends."""
-    if len(spans) == 1:
-        return spans[0]
+def _joined(spans: Sequence[Span]) -> list[Span]:
+    """Return the spans of one front with each that begins where the one before it ends joined to it."""
+    breaks = [place for place in range(1, len(spans)) if spans[place - 1].end != spans[place].first]
+    groups = [spans[start:stop] for start, stop in pairwise([0, *breaks, len(spans)])]
+    return [_one(group) for group in groups]
+
+
+def _one(spans: Sequence[Span]) -> Span:
+    """Return consecutive spans of one front as one."""
     values = list(chain.from_iterable([span.values for span in spans]))
-    return Span(spans[0].front, spans[0].first, values, any(span.mixed for span in spans))
+    return Span(spans[0].front, spans[0].first, spans[-1].end, values, any(span.mixed for span in spans))
 
 
 def merged(spans: Sequence[Span]) -> list[Records]:

@@ -106,8 +106,6 @@ class Ingress:
         if times_left is None and self._clock == "wall" and positions:
             # Nothing is released before the front promises the next time: until then these can be stored.
             promises.give(GivenTimes(number, first, len(positions)), front.next_time)
-        elif times_left is None and promises.is_held(number):
-            promises.raise_to(number, front.next_time)  # its first waiting record is the same as before
         else:
             promises.make(number, front.next_time if times_left is None else front.promise())
 
@@ -145,7 +143,6 @@ class Ingress:
         for merge in self.merges:
             for records in merge.take(most):
                 self._run(*records)
-            self.promises.move(merge.moved())
 
     def heartbeat(self, number: int) -> None:
         """Promise the next time of a front that has nothing to send now."""

@@ -6,7 +6,7 @@ they are stored at all, and until the records before it have run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from flamecore.abc.acker import Reporter
 from flamecore.runtime.parts.front_merge import FrontMerge
@@ -28,7 +28,9 @@ class Promises:
         self.given_times: list[GivenTimes] = []
         self._reporter = reporter
         self._merge_of = merge_of
-        self._held: dict[int, int] = {}  # promises of fronts that wait for their records to run
+        self._merges = tuple(dict.fromkeys(merge_of.values()))
+        self._held: dict[int, int] = {}  # promises of merged fronts that are not reported
+        self._changed: dict[int, None] = {}  # fronts of new ones among these
         self._unstored: dict[int, int] = {}  # for each front with given times, the time after the last
         # Of fronts that end once their times are stored and their records have run: the last promise, or None.
         self._closing: dict[int, int | None] = {}
@@ -56,34 +58,31 @@ class Promises:
                 self.end(number, self._closing[number])
 
     def make(self, number: int, time: int) -> None:
-        """Report the next time of a front; or its first waiting record, until that runs."""
-        if not self._merge_of:
-            self._reporter.heartbeat(number, time)
-            return
-        merge = self._merge_of.get(number)
-        # A front is held back for its own records alone: another may have promised more already, and a promise cannot
-        # go back.
-        first = None if merge is None else merge.first_time(number)
-        if first is None or time <= first:
-            self._held.pop(number, None)
-            self._reporter.heartbeat(number, time)
-        else:
+        """Promise the next time of a front: at once, or with `tell` if its records wait for others."""
+        if number in self._merge_of:
             self._held[number] = time
-            self._reporter.heartbeat(number, first)
+            self._changed[number] = None
+        else:
+            self._reporter.heartbeat(number, time)
 
-    def raise_to(self, number: int, time: int) -> None:
-        """Promise a greater time of a front, if its last promise waits for records to run: once they have."""
-        self._held[number] = time
-
-    def is_held(self, number: int) -> bool:
-        """Return whether the promise of a front waits for its records to run."""
-        return number in self._held
-
-    def move(self, numbers: Iterable[int]) -> None:
-        """Promise more for fronts of which records have run."""
-        for number in numbers:
-            if number in self._held:
-                self.make(number, self._held[number])
+    # Not with each batch: it waits with those of all other fronts, and its promise would be that of its first record,
+    # which has been made already, and once more when it runs.
+    def tell(self) -> None:
+        """Report the promises of merged fronts that have changed; of each its first waiting record, until that runs."""
+        changed, self._changed = self._changed, {}
+        for merge in self._merges:
+            changed |= dict.fromkeys(merge.moved())
+        for number in changed:
+            if (time := self._held.get(number)) is None:
+                continue
+            # A front is held back for its own records alone: another may have promised more already, and a promise
+            # cannot go back.
+            first = self._merge_of[number].first_time(number)
+            if first is not None and first < time:
+                self._reporter.heartbeat(number, first)
+                continue
+            del self._held[number]
+            self._reporter.heartbeat(number, time)
             if number in self._closing:
                 self.end(number, self._closing[number])
 

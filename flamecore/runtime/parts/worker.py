@@ -191,6 +191,7 @@ class Worker:
             # What waits before a state is in flight, too. It is reported before the owed acks, so
             # no minimum time passes it.
             hand_overs.hold(self.compiled.waiting)
+            self.ingress.promises.tell()
         failing = not self._failures.is_empty
         hand_overs.flush(out, now, at_rest=self._may_rest and not hand_overs.waiting and not failing)
         if schedule.has_grown or self.compiled.outlets or failing:

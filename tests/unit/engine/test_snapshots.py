@@ -171,6 +171,7 @@ class Bench:
 
     def _flush(self) -> None:
         self.flushed += 1
+        self.worker.flush(0.0)
 
     def _take(self) -> None:
         self.taken += 1

@@ -156,7 +156,7 @@ def test_spans_of_any_times_are_merged_in_order(seed: int) -> None:
         one, time = front(number, random.choice(sources)), random.choice((0, 0, 1, 20))
         for _ in range(random.choice((1, 1, 2, 3))):
             values = [f"{number}.{at}" for at in range(time, time + random.choice((1, 8, 100)))]
-            spans.append(Span(one, time, [*values], random.random() < 0.1))
+            spans.append(Span(one, time, time + len(values), [*values], random.random() < 0.1))
             orders = [encode_time(at) + one.suffix for at in range(time, time + len(values))]
             wanted += list(zip(orders, [one.name.source] * len(values), values, strict=True))
             time += len(values) + random.choice((0, 1, 50))

@@ -74,23 +74,33 @@ def test_an_end_waits_for_records_that_wait_for_another_front(last: int | None) 
     bench = Bench(merged=True)
     bench.promises.make(1, bench.read(1, "a", "b"))
     bench.promises.end(1, last)
+    bench.promises.tell()
     assert bench.log.calls == [("heartbeat", 1, 0)], "its first record waits for front 2"
-    assert bench.promises.is_held(1)
     bench.promises.make(2, bench.read(2, "c", "d", "e"))
     merge = bench.merge_of[1]
     assert sum(len(records.values) for records in merge.take(10)) == 4
-    bench.promises.move(merge.moved())
+    bench.promises.tell()
     ends = [("heartbeat", 1, 2), *([] if last is None else [("heartbeat", 1, last)]), ("end", 1, 0)]
     assert [call for call in bench.log.calls if call[1] == 1][1:] == ends
-    assert not bench.promises.is_held(1)
+    bench.promises.tell()
+    assert [call for call in bench.log.calls if call[1] == 1][1:] == ends, "once"
 
 
-def test_a_promise_that_is_raised_while_it_waits_is_made_once() -> None:
+def test_a_promise_that_is_raised_while_its_records_wait_is_made_once() -> None:
     bench = Bench(merged=True)
     bench.promises.make(1, bench.read(1, "a"))
-    bench.promises.raise_to(1, bench.read(1, "b"))
+    bench.promises.make(1, bench.read(1, "b"))
+    bench.promises.tell()
     bench.promises.make(2, bench.read(2, *"cde"))
-    merge = bench.merge_of[1]
-    merge.take(10)
-    bench.promises.move(merge.moved())
+    bench.merge_of[1].take(10)
+    bench.promises.tell()
     assert [time for _, number, time in bench.log.calls if number == 1] == [0, 2]
+
+
+def test_a_batch_that_runs_before_the_worker_reports_is_one_promise() -> None:
+    bench = Bench(merged=True)
+    for number in (1, 2):
+        bench.promises.make(number, bench.read(number, *"abc"))
+    bench.merge_of[1].take(10)
+    bench.promises.tell()
+    assert sorted(bench.log.calls) == [("heartbeat", 1, 3), ("heartbeat", 2, 3)]

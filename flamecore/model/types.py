@@ -112,6 +112,23 @@ class TypeMatcher:
         return lambda value: isinstance(value, kinds) or isinstance(_of_python(value), kinds)
 
 
+def classes_of(hint: object) -> frozenset[type]:
+    """Return the classes whose values fit a hint, as far as the value itself is concerned.
+
+    Values of other classes may fit, too; whether they do, `TypeMatcher` knows.
+
+    >>> sorted(kind.__name__ for kind in classes_of(tuple[str, int] | None))
+    ['NoneType', 'tuple']
+    """
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in _UNIONS:
+        return frozenset().union(*map(classes_of, arguments))
+    if origin is Annotated:
+        return classes_of(arguments[0])
+    kind = type(None) if hint is None else origin or hint
+    return frozenset((kind,)) if isinstance(kind, type) else frozenset()
+
+
 def _of_python(value: object) -> object:
     """Return the Python value of a scalar of numpy; other values unchanged."""
     numpy = sys.modules.get("numpy")  # without the module there are no such values

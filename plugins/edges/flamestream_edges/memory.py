@@ -14,7 +14,7 @@ from flamecore.abc.sink import Guarantee, Sink
 from flamecore.abc.source import Batch, EdgeContext, Reader, Rejected, Source, SourceCapabilities
 from flamecore.errors import SinkError, SourceError
 from flamecore.model.failure import user_frames
-from flamecore.model.types import TypeMatcher, hint_text
+from flamecore.model.types import TypeMatcher, classes_of, hint_text
 
 _AHEAD: Final = 1024
 """Most values taken from an async iterable ahead of reads."""
@@ -33,13 +33,14 @@ class _Counted(Reader):
         self.source = context.name
         self.next = 0
         self._type = context.type
+        self._classes = classes_of(context.type)
         self._fits = TypeMatcher(depth=0).test_of(context.type)
 
     def batch(self, values: Sequence[Any]) -> Batch:
         positions = range(self.next, self.next + len(values))
         self.next = positions.stop
-        # Mostly all are of the declared class, or of one that fits: checking the set of classes is enough.
-        if self._type is object or set(map(type, values)) == {self._type} or all(map(self._fits, values)):
+        # Mostly all are of a declared class: checking the set of classes is enough.
+        if self._type is object or self._classes.issuperset(map(type, values)) or all(map(self._fits, values)):
             return Batch(values, positions)
         kept = [(at, value) for at, value in zip(positions, values, strict=True) if self._fits(value)]
         rejected = [

@@ -61,7 +61,16 @@ def orders_of(count: int, start: int = 0) -> list[bytes]:
 def fussy(n: int) -> int:
     if n == 3:
         raise ValueError("three")
+    if n == 4:
+        raise StopIteration("four")  # which would end an iterator without a word
     return n
+
+
+class Undecided:
+    """A value that is neither true nor false."""
+
+    def __bool__(self) -> bool:
+        raise TypeError("neither")
 
 
 SHAPES: list[tuple[MapShape, Callable[[int], Any]]] = [
@@ -69,6 +78,7 @@ SHAPES: list[tuple[MapShape, Callable[[int], Any]]] = [
     ("many", lambda n: range(300) if fussy(n) else ()),
     ("one", lambda n: fussy(n) + 1),
     ("filter", lambda n: fussy(n) % 2),
+    ("filter", lambda n: fussy(n) % 3 or Undecided()),
     ("inspect", fussy),
     ("inspect_meta", lambda n, meta=None: fussy(n)),
     ("timed", lambda n, time=0: (fussy(n), time)),
@@ -89,6 +99,23 @@ def test_a_map_gives_the_same_by_run_as_by_item(
     map_run(vertex, 0b101, many.run, many.fail)(orders_of(len(payloads)), 7, payloads)
     assert many.emitted == one.emitted
     assert many.failed == one.failed
+
+
+@pytest.mark.parametrize("shape", ["one", "filter", "inspect", "many"])
+def test_a_run_calls_its_function_once_for_each_payload(shape: MapShape) -> None:
+    called: list[int] = []
+
+    def function(n: int) -> Any:
+        called.append(n)
+        if n % 3 == 0:
+            raise ValueError(n)
+        return [n]
+
+    behind = Behind()
+    map_run(Map("map", function=function, shape=shape), 0, behind.run, behind.fail)(orders_of(10), 0, range(10))
+    assert called == [*range(10)]
+    assert [payload for _, _, _, payload, _ in behind.failed] == [0, 3, 6, 9]
+    assert len(behind.emitted) == 6
 
 
 @pytest.mark.parametrize("shape", ["filter", "many"])

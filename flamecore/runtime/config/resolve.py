@@ -411,7 +411,8 @@ def _retractions(spec: JobSpec) -> Iterator[ConfigError]:
     """
     for vertex in spec.checked_graph.sinks:
         path = f"sink.{vertex.name}"
-        if vertex.retracts and not spec.sinks[vertex.name].retractions:
+        sink = spec.sinks.get(vertex.name)  # None: its driver is a problem of its own
+        if vertex.retracts and sink is not None and not sink.retractions:
             yield ConfigError(
                 f"to sink {vertex.name!r} come retractions, outputs that take earlier ones back, and "
                 f"{spec.drivers.names[path]} writes them like any other",

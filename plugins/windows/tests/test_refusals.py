@@ -321,6 +321,14 @@ def test_a_sink_that_would_not_show_retractions_is_refused(name: str, tmp_path: 
         flow.run({"records": [(1.0, "a")]}, settings=path)
 
 
+def test_a_sink_of_an_unknown_driver_is_named_though_retractions_come_to_it() -> None:
+    panes = retracting("unknown")
+    panes.sink("out")
+    flow: Any = panes._flow
+    with pytest.raises(ConfigError, match="no sink named 'jsnl' is installed"):
+        flow.run({"records": [(1.0, "a")]}, settings={"sink.out.use": "jsnl"})
+
+
 def test_a_sink_whose_readers_look_for_retractions_is_not_refused(tmp_path: Path) -> None:
     panes = retracting("allowed")
     panes.map(lambda pane: [pane.value, pane.retraction]).sink("out", retractions=True)

@@ -35,6 +35,12 @@ def retracting(name: str) -> w.Panes[Any, int, Any]:
     return windowed.count()
 
 
+def merged_into_others(panes: w.Panes[Any, int, Any]) -> fc.Stream[Any]:
+    flow: Any = panes._flow
+    others: fc.Stream[Any] = flow.source("others", tuple)
+    return others.merge(panes)
+
+
 REFUSED: dict[str, tuple[Callable[[], Any], str, str]] = {
     "a trigger that may lose data": (
         lambda: keyed().window(MINUTE, emit=t.count(3)),
@@ -150,6 +156,21 @@ REFUSED: dict[str, tuple[Callable[[], Any], str, str]] = {
         "merge after 'count.panes': retractions come to it",
         "panes='accumulating'",
     ),
+    "retractions among items merged into others": (
+        lambda: merged_into_others(retracting("merged")),
+        "merge after 'count.panes': retractions come to it",
+        "panes='accumulating'",
+    ),
+    "retractions whose values a state would take for others": (
+        lambda: retracting("state").values().key_by(lambda value: value).count(),
+        "a state by key after 'values': retractions come to it",
+        "the panes themselves, which have `retraction`",
+    ),
+    "retractions among labelled items": (
+        lambda: retracting("label").label("pane"),
+        "label after 'count.panes': retractions come to it",
+        "panes='accumulating'",
+    ),
     "windows without a key": (
         lambda: w.event_time(source(), lambda r: r[0]).window(MINUTE),
         "window after 'event_time' needs a key",
@@ -170,7 +191,7 @@ def test_it_is_refused_when_it_is_drawn(name: str) -> None:
         draw()
     assert what in caught.value.what
     assert hint in str(caught.value)
-    assert caught.value.vertex in (None, "event_time", "records", "count.panes")
+    assert caught.value.vertex in (None, "event_time", "records", "count.panes", "values")
 
 
 def test_event_time_behind_a_rebalance_names_itself_and_the_line_that_draws_it() -> None:
@@ -338,6 +359,14 @@ def test_a_sink_whose_readers_look_for_retractions_is_not_refused(tmp_path: Path
     more |= {f"sink.{name}.path": str(tmp_path / name) for name in ("out", "late")}
     flow.run({"records": [(1.0, "a"), (2.0, "a")]}, settings=more)
     assert (tmp_path / "out").read_text("utf-8") == "[1,false]\n[1,true]\n[2,false]\n"
+
+
+def test_a_state_may_look_for_the_retractions_of_panes() -> None:
+    panes = retracting("state")
+    totals = panes.filter(lambda pane: True).key_by(lambda pane: pane.key)
+    totals.fold(0, lambda total, pane: total + pane.value * (-1) ** pane.retraction).sink("out")
+    flow: Any = panes._flow
+    assert list(flow.run({"records": [(1.0, "a"), (2.0, "a")]})["out"]) == [("a", 1), ("a", 0), ("a", 2)]
 
 
 def test_windows_of_which_nothing_is_made_are_refused_by_name_and_line() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, TypeVar, get_origin, overload
 
 from flamecore.errors import GraphError
 from flamecore.model.builder import Output
@@ -323,8 +323,28 @@ class Timed(Stream[T]):
             return self._bare()
         return Stream(self._flow, self._bare().map(value_of)._vertex, self._type)
 
+    def _untimed(self, word: str, *, panes: bool = False) -> Stream[T]:
+        """Return the stream of values for an operation that knows no times.
+
+        Args:
+            word: The operation, for the error.
+            panes: Whether it may be given panes: they tell by themselves whether they are retractions.
+
+        Raises:
+            GraphError: Retractions are among them that the operation would take for other items.
+        """
+        if self._retracts and not (panes and (get_origin(self._type) or self._type) is Pane):
+            more = ", or give it the panes themselves, which have `retraction`" if panes else ""
+            raise GraphError(
+                f"{word} after {self._vertex.name!r}: retractions come to it, and without times nothing would tell "
+                "them from other items",
+                hint=f"Use panes='accumulating' or 'discarding' before it, or windows instead of it{more}.",
+                vertex=self._vertex.name,
+            )
+        return self._plain()
+
     def _placed(self) -> Output:
-        return self._plain()._placed()
+        return self._untimed("merge")._placed()  # with streams that have no times; all else is here
 
     def _routed(self, route: Route) -> Timed[T]:
         return self._next(self._bare()._routed(route))
@@ -393,14 +413,7 @@ class Timed(Stream[T]):
         """
         timed = [other for other in others if isinstance(other, Timed)]
         if len(timed) < len(others):
-            if any(stream._retracts for stream in (self, *timed)):
-                raise GraphError(
-                    f"merge after {self._vertex.name!r}: retractions come to it, and nothing would tell them from "
-                    "other items where some have no times",
-                    hint="Use panes='accumulating' or 'discarding' before it; or give all streams event time.",
-                    vertex=self._vertex.name,
-                )
-            return self._plain().merge(*others, name=name)
+            return self._untimed("merge").merge(*others, name=name)
         called = self._flow._name(name, "merge")
         made = self._stamped()._bare().merge(*(other._stamped()._bare() for other in timed), name=called)
         known = {each.vertex.name: each for stream in (self, *timed) for each in stream._origins}
@@ -426,7 +439,7 @@ class Timed(Stream[T]):
 
     def apply(self, kind: type[Vertex], *, name: str | None = None, type: Any = object, **settings: Any) -> Stream[Any]:
         """Apply an operation without a method here to the values, as `Stream.apply` does."""
-        return self._plain().apply(kind, name=name, type=type, **settings)
+        return self._untimed(name or kind.kind, panes=True).apply(kind, name=name, type=type, **settings)
 
     def sink(self, name: str, *, retractions: bool = False) -> None:
         """End the stream in a sink, as `Stream.sink` does.
@@ -437,15 +450,17 @@ class Timed(Stream[T]):
                 (`Pane.retraction`). Otherwise a job is refused in which such panes come to a sink, unless its driver
                 keeps them apart.
         """
-        self._flow._add(Sink(name, type=self._type, retracts=self._retracts and not retractions), self._placed())
+        self._flow._add(
+            Sink(name, type=self._type, retracts=self._retracts and not retractions), self._plain()._placed()
+        )
 
     def label(self, name: str) -> Stream[T]:
         """Label each item, as `Stream.label` does; the results have no times."""
-        return self._plain().label(name)
+        return self._untimed("label").label(name)
 
     def gather(self, label: str, *, name: str | None = None) -> Stream[Gathered[Any, T]]:
         """Return the results of each labelled item, without times; see `Stream.gather`."""
-        return self._plain().gather(label, name=name)
+        return self._untimed("gather").gather(label, name=name)
 
     def window(self, *windows: object, **settings: object) -> Any:
         """Refuse windows without a key.
@@ -481,7 +496,7 @@ class Timed(Stream[T]):
         """
         if label is None:
             return TimedKeyed(self, key, place)
-        return self._plain().key_by(key, place=place, label=label)
+        return self._untimed("key_by(…, label=…)", panes=True).key_by(key, place=place, label=label)
 
 
 def _itself(value: Any) -> Any:
@@ -516,7 +531,7 @@ class TimedKeyed(KeyedStream[K, T]):
     @property
     def _stream(self) -> Stream[T]:  # type: ignore[override]  # made when it is asked for: unused it would lead nowhere
         if self._values is None:
-            self._values = self._timed._plain()
+            self._values = self._timed._untimed("a state by key", panes=True)
         return self._values
 
     def _with_times(self) -> Timed[T]:

@@ -161,6 +161,14 @@ class Ordered(Vertex):
         """Return the work on one worker, a new `flamecore.abc.operator.Work`."""
         raise NotImplementedError(f"{type(self).__qualname__} does not define work")
 
+    @property
+    def awaits_end(self) -> bool:
+        """Return whether nothing comes of it before a mark ends its input, `CLOSING`.
+
+        A job that keeps state emits no such mark unless the flow asks for it, so it refuses such an operation.
+        """
+        return False
+
     def wrapped(self, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Ordered:
         """Return a copy with `wrap` around each user function outside of `functions`.
 

@@ -22,6 +22,7 @@ from flamecore.abc.source import EdgeContext, Source
 from flamecore.errors import ConfigError
 from flamecore.model.flow import FlowGraph
 from flamecore.model.graph import Graph
+from flamecore.model.ordered import Marking, Ordered
 from flamecore.model.plan import DEAD_LETTERS
 from flamecore.model.vertices import Source as SourceVertex
 from flamecore.model.vertices import Vertex
@@ -323,6 +324,7 @@ def unmet_requirements(spec: JobSpec) -> Iterator[ConfigError]:
         yield from _one_phase(spec)
     else:
         yield from _ordered_state(spec)
+        yield from _kept_open(spec)
     if spec.config.job.guarantee == "exactly_once":
         yield from _exactly_once(spec)
     if spec.config.job.clock != "wall":
@@ -463,6 +465,29 @@ def _ordered_state(spec: JobSpec) -> Iterator[ConfigError]:
             hint="Set job.barrier = true, or leave [state] out.",
             path="job.barrier",
         )
+
+
+def _kept_open(spec: JobSpec) -> Iterator[ConfigError]:
+    """Yield an error for each operation that waits for an end which state puts off.
+
+    The end of a front is no mark in a job that a later run, with more records, goes on from.
+    """
+    graph = spec.checked_graph
+
+    def markings(ordered: Vertex) -> Iterator[Vertex]:
+        for before in graph.marks_before(ordered):
+            yield from markings(before) if before.ordered else (before,)
+
+    for vertex in graph.vertices:
+        if isinstance(vertex, Ordered) and vertex.awaits_end:
+            origins = [marking for marking in markings(vertex) if isinstance(marking, Marking)]
+            if origins and not any(marking.closes for marking in origins):
+                yield ConfigError(
+                    f"{vertex!r} gives nothing before its input has ended, and a job that keeps state waits for more",
+                    hint=f"Have {origins[0]!r} end its input with the run, for event_time by at_end='close'; leave "
+                    "[state] out; or have it give outputs before, by windows that end or a trigger.",
+                    path="state.use",
+                )
 
 
 def _exactly_once(spec: JobSpec) -> Iterator[ConfigError]:

@@ -218,6 +218,21 @@ def test_a_window_in_a_cycle_is_refused() -> None:
         flow.run({"records": []})
 
 
+@pytest.mark.parametrize("emit", ["final", t.default])
+def test_windows_without_an_end_are_refused_where_the_end_of_the_input_is_none(emit: Any, tmp_path: Path) -> None:
+    def drawn(**settings: Any) -> fc.Flow:
+        flow = fc.Flow("endless")
+        timed = w.event_time(flow.source("records", tuple), lambda record: record[0], **settings)
+        timed.key_by(lambda record: record[1]).window(w.whole(), emit=emit).count().sink("out")
+        return flow
+
+    records = {"records": [(1.0, "a")]}
+    assert len(drawn().run(records)["out"]) == 1
+    with pytest.raises(ConfigError, match=r"<window 'count'> gives nothing .* keeps state(?s:.*)at_end='close'"):
+        drawn().run(records, state=tmp_path)
+    assert len(drawn(at_end="close").run(records, state=tmp_path)["out"]) == 1
+
+
 def test_triggers_by_time_need_the_wall_clock() -> None:
     flow = fc.Flow("clocks")
     timed = w.event_time(flow.source("records", tuple), lambda record: record[0]).key_by(lambda record: record[1])

@@ -39,6 +39,10 @@ class Grouped(Ordered):
     times: Form = field(kw_only=True)
     watch: Callable[[GroupingWork], Work] | None = field(default=None, kw_only=True)
 
+    @property
+    def awaits_end(self) -> bool:
+        return self.grouping.strategy.silent
+
     def shown(self, payload: object) -> object:
         return self.times.shown(payload)
 

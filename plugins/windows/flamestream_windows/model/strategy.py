@@ -66,6 +66,11 @@ class Strategy:
         """Return whether a window may emit several panes."""
         return self.trigger.often() or (self.lateness > 0 and self.trigger != FINAL)
 
+    @property
+    def silent(self) -> bool:
+        """Return whether no window gives a pane before the input has ended."""
+        return self.windows.endless and not self.trigger.early()
+
     def after(self) -> Strategy:
         """Return the strategy of what comes of a grouping by this one."""
         return replace(self, trigger=self.trigger.continuation())
@@ -181,7 +186,7 @@ def check_emits(strategy: Strategy, *, endless: bool) -> None:
     Raises:
         GraphError: Its windows never end and nothing fires before.
     """
-    if endless and strategy.windows.endless and not strategy.trigger.early():
+    if endless and strategy.silent:
         raise GraphError(
             f"windows {strategy.windows} with emit={strategy.trigger} never give a pane, for the input has no end",
             hint="Use windows that end, such as w.fixed(minutes=1), or a trigger such as t.count(100).repeat().",

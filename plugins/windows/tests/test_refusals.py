@@ -141,6 +141,11 @@ REFUSED: dict[str, tuple[Callable[[], Any], str, str]] = {
         "window after 'event_time': lateness is a timedelta, such as timedelta(seconds=60), not 60",
         "",
     ),
+    "a lateness below 0": (
+        lambda: keyed().window(MINUTE, lateness=timedelta(seconds=-1)),
+        "window after 'event_time': lateness is negative: minus (seconds=1)",
+        "at least 0",
+    ),
     "a fold into what can be changed in place": (
         lambda: keyed().window(MINUTE).fold([], lambda seen, item: [*seen, item]),
         "fold after 'event_time': the initial value is a list, which can be changed in place",

@@ -140,7 +140,7 @@ def duration(value: timedelta | int, name: str = "a duration") -> int:
     """
     micros = value if isinstance(value, int) and not isinstance(value, bool) else _micros(value, name)
     if micros < 0:
-        raise ValueError(f"{name} is negative: {value!r}")
+        raise ValueError(f"{name} is negative: minus ({spell(-micros)}); give one of at least 0")
     return micros
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable
-from dataclasses import is_dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from flamecore.errors import GraphError
@@ -81,16 +81,16 @@ def fold(initial: Any, step: Callable[[Any, Any], Any], *, merge: Callable[[Any,
         merge: Value of two, for windows that join.
 
     Raises:
-        ValueError: The initial value can be changed in place.
+        ValueError: The initial value, or a part of it, can be changed in place.
     """
     _function("fold", "step", step)
     _function("fold", "merge", merge)
-    if isinstance(initial, (list, dict, set, bytearray)) or (
-        is_dataclass(initial) and not initial.__dataclass_params__.frozen  # type: ignore[union-attr]  # it has them
-    ):
+    changeable = _changeable(initial)
+    if changeable is not None:
+        name = type(changeable).__qualname__
         raise ValueError(
-            f"the initial value is a {type(initial).__qualname__}, which can be changed in place; all keys and windows "
-            "begin with it, so use an immutable one (number, text, tuple, frozen dataclass)"
+            f"the initial value {'is' if changeable is initial else 'has'} a {name}, which can be changed in place; "
+            "all keys and windows begin with it, so use an immutable one (number, text, tuple, frozen dataclass)"
         )
     return Fold(initial, step, merge)
 
@@ -106,6 +106,20 @@ def reduce(function: Callable[[Any, Any], Any]) -> Aggregate:
 def collect() -> Aggregate:
     """Return a list of the elements, in the order in which they came."""
     return Collect()
+
+
+def _changeable(value: Any) -> Any:
+    """Return a value, or a part of it, that can be changed in place; None: there is none."""
+    if isinstance(value, (list, dict, set, bytearray)):
+        return value
+    parts: Iterable[Any] = ()
+    if isinstance(value, tuple):
+        parts = value
+    elif is_dataclass(value) and not isinstance(value, type):
+        if not value.__dataclass_params__.frozen:  # type: ignore[attr-defined]  # it has them
+            return value
+        parts = (getattr(value, each.name) for each in fields(value))
+    return next((found for part in parts if (found := _changeable(part)) is not None), None)
 
 
 def _function(call: str, argument: str, value: object) -> None:

@@ -298,10 +298,17 @@ def test_what_can_be_changed_begins_no_fold() -> None:
     class Sum:
         value: int = 0
 
-    mutable: tuple[Any, ...] = ([], {}, set(), bytearray(), Sum())
+    @dataclass(frozen=True)
+    class Seen:
+        items: Any = ()
+
+    mutable: tuple[Any, ...] = ([], {}, set(), bytearray(), Sum(), (0, []), Seen([]), (Seen(Sum()),))
     for initial in mutable:
         with pytest.raises(ValueError, match="can be changed in place"):
             agg.fold(initial, lambda value, item: value)
+    immutable: tuple[Any, ...] = ((), Seen(), (Seen("a"), frozenset()), None, Sum)
+    for initial in immutable:
+        agg.fold(initial, lambda value, item: value)
 
 
 def starts(unit: Any, *times: Any) -> list[str]:

@@ -103,12 +103,18 @@ class Trigger(ABC):
         return self
 
     def __or__(self, other: Trigger) -> Trigger:
+        if not isinstance(other, Trigger):
+            return NotImplemented
         return AfterAny(_flat(AfterAny, self, other))
 
     def __and__(self, other: Trigger) -> Trigger:
+        if not isinstance(other, Trigger):
+            return NotImplemented
         return AfterAll(_flat(AfterAll, self, other))
 
     def __rshift__(self, other: Trigger) -> Trigger:
+        if not isinstance(other, Trigger):
+            return NotImplemented
         return AfterEach(_flat(AfterEach, self, other))
 
     def repeat(self) -> Trigger:
@@ -116,7 +122,13 @@ class Trigger(ABC):
         return Repeatedly(self)
 
     def until(self, last: Trigger) -> Trigger:
-        """Return the trigger that does as this one until `last` fires, and fires with it."""
+        """Return the trigger that does as this one until `last` fires, and fires with it.
+
+        Raises:
+            TypeError: `last` is no trigger.
+        """
+        if not isinstance(last, Trigger):
+            raise TypeError(f"until: last is a trigger, such as count(1), not {last!r}")
         return OrFinally(self, last)
 
 

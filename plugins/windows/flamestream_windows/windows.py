@@ -11,7 +11,7 @@ from flamestream_windows.flows.streams import Panes, Timed, TimedKeyed, Told, Wi
 from flamestream_windows.model.cells import List, Map, OrderedList, Set, Stamped, StatefulFn, Timer, Value
 from flamestream_windows.model.panes import Dropped, Pane, Timing
 from flamestream_windows.model.times import require_whole, units_duration, user_duration
-from flamestream_windows.model.windows import Calendar, Fixed, Global, Sessions, Sliding, Unit, Window, WindowFn
+from flamestream_windows.model.windows import DAYS, Calendar, Fixed, Global, Sessions, Sliding, Unit, Window, WindowFn
 
 __all__ = [
     "Dropped",
@@ -39,8 +39,6 @@ __all__ = [
     "sliding",
     "whole",
 ]
-
-_DAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 
 
 @shown_at_caller
@@ -136,15 +134,15 @@ def calendar(
     given: list[tuple[Unit, int]] = [(unit, count) for unit, count in units.items() if count]
     if len(given) != 1 or given[0][1] < 0:
         raise ValueError(f"a calendar window is a number of days, weeks, months or years, one of them; not {units}")
-    if weekday not in _DAYS:
-        raise ValueError(f"weekday={weekday!r} is none of {', '.join(_DAYS)}")
+    if weekday not in DAYS:
+        raise ValueError(f"weekday={weekday!r} is none of {', '.join(DAYS)}")
     if not (1 <= day <= 28 and 1 <= month <= 12):
         raise ValueError(f"month={month}, day={day}: months are 1 to 12, and days 1 to 28, which every month has")
     try:
         ZoneInfo(tz)
     except (ZoneInfoNotFoundError, ValueError) as error:
         raise ValueError(f"the zone {tz!r} is not known here; names are such as Europe/Berlin") from error
-    return Calendar(*given[0], tz, _DAYS.index(weekday), month, day)
+    return Calendar(*given[0], tz, DAYS.index(weekday), month, day)
 
 
 def _positive(call: str, units: dict[str, Any], name: str) -> int:

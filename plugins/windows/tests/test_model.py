@@ -177,6 +177,13 @@ def test_windows_compare_and_print() -> None:
         "sessions(hours=2)",
     ]
     assert str(w.calendar(months=1, tz="UTC")) == "calendar(months=1, tz='UTC')"
+    begun = {"weekday": "sunday", "month": 4, "day": 6}
+    assert [str(w.calendar(tz="UTC", **{unit: 1}, **begun)) for unit in ("days", "weeks", "months", "years")] == [  # type: ignore[arg-type]
+        "calendar(days=1, tz='UTC')",
+        "calendar(weeks=1, tz='UTC', weekday='sunday')",
+        "calendar(months=1, tz='UTC', day=6)",
+        "calendar(years=1, tz='UTC', month=4, day=6)",
+    ]
     assert str(Window(0, 60_000_000)) == "[1970-01-01T00:00:00+00:00, 1970-01-01T00:01:00+00:00)"
     assert str(GLOBAL) == "[all of time)"
 

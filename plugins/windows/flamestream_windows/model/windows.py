@@ -205,6 +205,8 @@ class Sessions(WindowFn):
 
 Unit = Literal["days", "weeks", "months", "years"]
 
+DAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+
 
 @dataclass(frozen=True)
 class Calendar(WindowFn):
@@ -263,7 +265,12 @@ class Calendar(WindowFn):
         return self.count * (12 if self.unit == "years" else 1)
 
     def __str__(self) -> str:
-        return f"calendar({self.unit}={self.count}, tz={self.zone!r})"
+        first = f", weekday={DAYS[self.weekday]!r}" if self.unit == "weeks" and self.weekday else ""
+        if self.unit == "years" and self.month != 1:
+            first += f", month={self.month}"
+        if self.unit in ("months", "years") and self.day != 1:
+            first += f", day={self.day}"
+        return f"calendar({self.unit}={self.count}, tz={self.zone!r}{first})"
 
 
 @lru_cache(64)

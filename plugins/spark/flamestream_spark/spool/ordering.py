@@ -99,7 +99,7 @@ def in_order(frame: Any, order_by: Sequence[str], source: str, *, stable: bool =
         return Ordered(numbered(frame).orderBy(*keys).toDF(*frame.columns), stable=True)
     placed = _placed(frame)
     if placed is not None:
-        return _by_file(frame, placed)
+        return _by_file(placed)
     if stable and frame.isEmpty():
         return Ordered(frame, stable=True)
     if stable:
@@ -199,11 +199,12 @@ def _reason(frame: Any) -> str:
     return "they do not come straight from files"
 
 
-def _by_file(frame: Any, placed: Any) -> Ordered:
+def _by_file(placed: Any) -> Ordered:
     """Order rows by file, by block in a file, and by row in a block."""
     from pyspark.sql import functions
 
-    files = tuple(sorted(frame.inputFiles(), key=str.encode))
+    # Spark names no files of a frame that is cached; `placed` is not, for its columns.
+    files = tuple(sorted(placed.inputFiles(), key=str.encode))
     if len(files) <= _MOST_FILES:
         return Ordered(placed, True, files, PLACE)
     # Grows within a block: that is read by one task, from its beginning.

@@ -187,6 +187,17 @@ def test_an_order_is_known_from_the_steps_of_the_plan(spark: Any, step: str, sta
     assert has_stable_order(eval(step.format("frame"), names)) == stable
 
 
+def test_cached_rows_are_in_the_order_of_their_files(spark: Any, tmp_path: Path) -> None:
+    for name, size in (("a", 2), ("b", 900)):  # Spark takes the largest first
+        (tmp_path / f"{name}.txt").write_text("".join(f"{name}{number}\n" for number in range(size)))
+    frame = spark.read.text(str(tmp_path)).cache()
+    try:
+        assert frame.count() == 902
+        assert [Path(file).name for file in in_order(frame, (), "lines").files] == ["a.txt", "b.txt"]
+    finally:
+        frame.unpersist()
+
+
 def test_rows_that_a_step_has_mixed_are_refused(spark: Any, tmp_path: Path) -> None:
     for part in range(2):
         (tmp_path / f"{part}.txt").write_text("a\nb\nc\nd\n")

@@ -18,7 +18,7 @@ from functools import lru_cache, wraps
 from inspect import Signature, isfunction, signature
 from pathlib import Path
 from types import TracebackType
-from typing import Final, NamedTuple, TypeVar, cast
+from typing import Final, NamedTuple, TypedDict, TypeVar, cast
 
 from flamecore.errors import (
     ConsistencyError,
@@ -71,6 +71,19 @@ class Cause(NamedTuple):
     error: Exception | None = None
 
 
+class DeadLetter(TypedDict):
+    """A record that was left out, for a sink; the fields are in the reference of `[dead_letter]`."""
+
+    source: str
+    vertex: str | None
+    position: str
+    reason: str
+    record: str
+    original: str | None
+    original_base64: str | None
+    traceback: str
+
+
 class Failure(NamedTuple):
     """A record that could not be read or processed.
 
@@ -107,7 +120,7 @@ class Failure(NamedTuple):
         """Return type and text of the exception, or why the record is malformed."""
         return self.cause.reason
 
-    def letter(self) -> dict[str, object]:
+    def letter(self) -> DeadLetter:
         """Return the fields of the dead letter, for a dead-letter sink."""
         text, encoded = _as_text(self.original)
         return {

@@ -20,6 +20,7 @@ from flamecore.abc.host import NodeHost
 from flamecore.abc.sink import PartitionedSink, Sink
 from flamecore.abc.source import EdgeContext, Source
 from flamecore.errors import ConfigError
+from flamecore.model.failure import DeadLetter
 from flamecore.model.flow import FlowGraph
 from flamecore.model.graph import Graph
 from flamecore.model.ordered import Marking, Ordered
@@ -289,7 +290,7 @@ class SpecBuilder:
                 hint="Give the flow's sink another name.",
                 path=f"sink.{DEAD_LETTERS}",
             )
-        context = EdgeContext(DEAD_LETTERS, dict, None, fingerprint, job=self._name)
+        context = EdgeContext(DEAD_LETTERS, DeadLetter, None, fingerprint, job=self._name)
         driver: type[Sink] = self._plugins.guarded("sink", config.dead_letter.use, DEAD_LETTERS)
         edge = config.dead_letter
         if "mode" in getattr(driver.Options, "__struct_fields__", ()):  # a second run must not lose those of the first

@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from secrets import token_hex
 from tempfile import mkdtemp
-from typing import Any, ClassVar, Final, TypedDict
+from typing import Any, ClassVar, Final
 
 import msgspec
 import pyarrow.parquet as pq
@@ -24,6 +24,8 @@ from flamecore.abc.sink import Guarantee, Sink
 from flamecore.abc.source import EdgeContext, Source, SourceCapabilities
 from flamecore.errors import ConfigError, FlameError, SinkError
 from flamecore.flow import Flow
+from flamecore.model.failure import DeadLetter
+from flamecore.model.plan import DEAD_LETTERS
 from flamecore.runtime.config.layers import from_program
 from flamecore.runtime.config.plugins import override
 from flamecore.runtime.config.read import make_config
@@ -42,23 +44,8 @@ from flamestream_spark.storage.places import made, place_of
 from flamestream_spark.tables.arrow import TIMES, Form, remedy
 from flamestream_spark.tables.columns import kept_types
 
-DEAD_LETTER: Final = "dead_letter"
-
 _EDGE: Final = "spark-frame"
 _PIECE: Final = 65_536
-
-
-class DeadLetter(TypedDict):
-    """Columns of dead letters."""
-
-    source: str
-    vertex: str | None
-    position: str
-    reason: str
-    record: str
-    original: str | None
-    original_base64: str | None
-    traceback: str
 
 
 def run(
@@ -131,14 +118,14 @@ def _run(
     types: dict[str, Any] = {sink.name: sink.type for sink in flow.graph().sinks}
     chosen: dict[str, Any] = {f"source.{name}.use": _EDGE for name in given}
     chosen |= {f"sink.{name}.use": _EDGE for name in types}
-    if DEAD_LETTER in extra.values() and f"{DEAD_LETTER}.use" not in extra:
-        chosen[f"{DEAD_LETTER}.use"] = _EDGE
-        types[DEAD_LETTER] = DeadLetter
+    if DEAD_LETTERS in extra.values() and f"{DEAD_LETTERS}.use" not in extra:
+        chosen[f"{DEAD_LETTERS}.use"] = _EDGE
+        types[DEAD_LETTERS] = DeadLetter
     orders = {name: _columns(order_by, name) for name in given}
     written = {name: type_ for name, type_ in types.items() if f"sink.{name}.use" not in extra}
     schemas = [frame.schema for frame in given.values()]
     for name, type_ in written.items():
-        if name != DEAD_LETTER:
+        if name != DEAD_LETTERS:
             extra.setdefault(f"sink.{name}.types", kept_types(type_, schemas))
     outputs = {name: f"{place}/{name}" for name in written}
     if is_local(_master(spark)) if on_spark is None else not on_spark:
@@ -258,7 +245,7 @@ def _written_to(outputs: Mapping[str, str]) -> dict[str, Any]:
     """Return configuration by which sinks write these places."""
     chosen: dict[str, Any] = {}
     for name, url in outputs.items():
-        where = name if name == DEAD_LETTER else f"sink.{name}"
+        where = name if name == DEAD_LETTERS else f"sink.{name}"
         chosen |= {f"{where}.use": "spark", f"{where}.path": url, f"{where}.times": True}
     return chosen
 
@@ -412,8 +399,7 @@ class FrameSink(Sink):
 
     def __init__(self, options: Any, context: EdgeContext) -> None:
         super().__init__(options, context)
-        kind = DeadLetter if context.name == DEAD_LETTER and context.type is dict else context.type
-        self._form = Form.of(kind, times=True, types=options.types, where=f"sink.{context.name}.types")
+        self._form = Form.of(context.type, times=True, types=options.types, where=f"sink.{context.name}.types")
         self._payloads: list[Any] = []
         self._orders: list[bytes] = []
         self._writer: Any = None
@@ -461,4 +447,4 @@ class FrameSink(Sink):
             writer.close()
 
 
-__all__ = ["DEAD_LETTER", "TIMES", "run", "through"]
+__all__ = ["TIMES", "run", "through"]

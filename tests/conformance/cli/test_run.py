@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import csv
 import json
 import os
 import pty
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -240,6 +243,21 @@ def test_on_error_decides_the_fate_of_failing_records() -> None:
     assert run("app.py:inverse", "--source", "lines=stdin", *options, *REPLACING, given="1\n0\n").returncode == 0
     assert len(Path("dead.jsonl").read_text().splitlines()) == 1
     assert ("dead_letters=1" in done.stderr, "items_out.dead_letter" in done.stderr) == (True, False)
+
+
+@pytest.mark.parametrize("use", ["csv", "sqlite"])
+def test_the_fields_of_a_dead_letter_are_columns(use: str) -> None:
+    options = ("--set", "job.on_error=dead_letter", "--set", f"dead_letter.use={use}", "--set", "dead_letter.path=dead")
+    assert run("app.py:inverse", "--source", "lines=stdin", *options, given="5\n0\n").returncode == 0
+    if use == "csv":
+        with Path("dead").open(newline="") as file:
+            (letter,) = csv.DictReader(file)
+    else:
+        with contextlib.closing(sqlite3.connect("dead")) as database:
+            database.row_factory = sqlite3.Row
+            (letter,) = map(dict, database.execute("SELECT * FROM dead_letter"))
+    assert (letter["source"], letter["vertex"], letter["position"]) == ("lines", "divide", "stdin line 2")
+    assert "ZeroDivisionError" in letter["reason"]
 
 
 def test_quiet_still_says_how_many_records_are_missing() -> None:

@@ -141,9 +141,10 @@ def test_rows_of_a_dataframe_meet_it_there_too(spark: Any, tmp_path: Path) -> No
     assert {row[2] for row in there_rows[0]} == {"1"}
     assert len(here_rows[0]) == 179
     (letter,), (letter_here,) = found["dead_letter"].collect(), here["dead_letter"].collect()
-    assert "b1 has nine" in str(letter)
-    assert "row 26" in str(letter)
-    assert "row 26" in str(letter_here)
+    assert "b1 has nine" in letter.reason
+    assert "row 26" in letter.position
+    assert "row 26" in letter_here.position
+    assert found["dead_letter"].schema == here["dead_letter"].schema
     with pytest.raises(OperationError, match=r"b1 has nine(.|\n)*at        row 26") as caught:
         flamestream_spark.run(flow, lines=frame, order_by="n", on_spark=True, workers=1)
     assert "in costly: raise ValueError" in str(caught.value)

@@ -37,8 +37,12 @@ _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 
 _SHOW_S: Final = 5.0
 
+_WAREHOUSE: Final = "spark-warehouse"
+"""Folder for managed tables that Spark makes in the working directory, whether there are any or not."""
+
 _lock = threading.Lock()
 _made: list[Any] = []
+_warehouse = Path(_WAREHOUSE)
 _users = 0
 
 
@@ -108,10 +112,11 @@ def session(master: str = "", config: Mapping[str, str] | None = None) -> Iterat
         MissingDependencyError: pyspark is not installed, or there is no Java for it.
         ConfigError: Spark does not start with that configuration.
     """
-    global _users
+    global _users, _warehouse
     with _lock:
         found = active()
         if found is None:
+            _warehouse = Path(_WAREHOUSE).absolute()
             found = _make(master, config or {})
             _made.append(found)
         own = any(found is one for one in _made)
@@ -125,6 +130,8 @@ def session(master: str = "", config: Mapping[str, str] | None = None) -> Iterat
                 _made.clear()
                 if not is_gone(found):
                     found.stop()
+                with suppress(OSError):  # it holds tables, or there is none
+                    _warehouse.rmdir()
 
 
 def facts_of(session: Any) -> dict[str, str]:

@@ -21,6 +21,22 @@ flow = fc.Flow("words")
 flow.source("lines", str).flat_map(str.split).key_by(lambda word: word).count().sink("counts")
 """
 
+QUERY = """
+schema = 1
+[job]
+flow = "words.py"
+workers = 1
+[spark]
+master = "local[2]"
+[source.lines]
+use = "spark"
+sql = "SELECT value FROM text.`in`"
+order_by = ["value"]
+[sink.counts]
+use = "jsonl"
+path = "out.jsonl"
+"""
+
 SETTINGS = ("source.lines.format=text", "source.lines.path=in", "sink.counts.path=out.jsonl")
 
 
@@ -63,6 +79,17 @@ def test_a_run_has_no_line_of_sparks(folder: Path) -> None:
     lines = words(folder, "--set", "spark.master=local[3]").splitlines()
     assert lines, "progress and the end are said"
     assert [line for line in lines if not line.startswith("timestamp=")] == []
+
+
+@pytest.mark.timeout(300)
+def test_a_run_leaves_nothing_but_its_output(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    (folder / "job.toml").write_text(QUERY)
+    before, temporary = {file.name for file in folder.iterdir()}, tmp_path_factory.mktemp("tmp")
+    command = [sys.executable, "-m", "flamecore", "run", "job.toml", "-q"]
+    subprocess.run(command, cwd=folder, env={**os.environ, "TMPDIR": str(temporary)}, timeout=240, check=True)
+    left = {file.name for file in folder.iterdir()} - before - {"__pycache__"}
+    assert left == {"out.jsonl", "out.jsonl.checksums", "out.jsonl.position"}
+    assert not list(temporary.iterdir())
 
 
 def test_errors_that_spark_ignores_are_not_shown(spark: Any) -> None:

@@ -54,6 +54,10 @@ EDGE_WAITED: Final = "edge.waited"
 """A source or sink has long been waited for. A warning. Keys: `job`, `edge`, `to` do what, `waited_s`, `limit_s`, and
 what is `known` of its output."""
 
+END_AWAITED: Final = "end.awaited"
+"""A source has read all that is there, and others have yet to mark its end. A warning, once a run. Keys: `job`,
+`source`, `waited_s`, and a `hint`."""
+
 REST_WAITED: Final = "rest.waited"
 """All is over but for what drivers or functions of the user have left behind. A warning. Keys: what it `waits_for`,
 `limit_s`, and `error`, if it has ended with one."""
@@ -124,6 +128,7 @@ ALL: Final = frozenset(
         JOB_DELAYED,
         REST_WAITED,
         EDGE_WAITED,
+        END_AWAITED,
         TRANSPORT_EXPOSED,
         CERTIFICATES_REPLACED,
         CALLS_WASTED,

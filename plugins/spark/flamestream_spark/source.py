@@ -168,7 +168,8 @@ class SparkSource(Source):
                 raise self._error("a worker on Spark has no session to read with", 'Say where rows pass: spool = "…".')
             spool = Spool(options.spool, name)
             spool.open()
-            return RowsReader(name, spool, self._payloads, after, keep=options.keep, prefix=self.ahead)
+            job = self.context.job if options.ends and not in_task() else None  # what a task logs, nobody reads
+            return RowsReader(name, spool, self._payloads, after, keep=options.keep, prefix=self.ahead, job=job)
         if (held := self._held_already(after)) is not None:
             return RowsReader(name, held, self._payloads, after, keep=options.keep, once=True)
         if options.stream:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 import flamecore as fc
+from flamestream_spark.spool import reader
 from flamestream_spark.spool.spool import Spool
 
 pytestmark = [pytest.mark.usefixtures("spark"), pytest.mark.timeout(200)]
@@ -38,6 +42,26 @@ def test_a_job_waits_for_more_until_it_is_told_the_end(spark: Any, tmp_path: Pat
     assert not Spool(tmp_path / "spool", "numbers").over(2)
     write(spark.range(5, 5), tmp_path / "spool", end="true")
     assert collect(tmp_path / "spool") == [0, 1, 2, 3, 4]
+
+
+def test_a_job_says_once_that_it_waits_for_the_end(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "TELL_S", 0.2)
+    folder = tmp_path / "spool"
+    write(spark.range(3), folder)
+    settings = {"source.numbers.use": "spark", "source.numbers.spool": str(folder), "source.numbers.ends": True}
+    flow = fc.Flow("numbers")
+    flow.source("numbers", int).sink("out")
+    with structlog.testing.capture_logs() as log, ThreadPoolExecutor() as pool:
+        running = pool.submit(flow.run, settings=settings)
+        while not log:  # the test's own limit
+            assert not running.done()
+            time.sleep(0.05)
+        write(spark.range(3, 5), folder)
+        write(spark.range(5, 5), folder, end=True)
+        assert running.result()["out"] == [0, 1, 2, 3, 4]
+    (said,) = log
+    assert (said["event"], said["job"], said["source"]) == ("end.awaited", "numbers", "numbers")
+    assert 'option("end", True)' in said["hint"]
 
 
 def test_a_numbered_batch_that_comes_again_changes_nothing(spark: Any, tmp_path: Path) -> None:

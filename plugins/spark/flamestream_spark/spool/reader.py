@@ -15,14 +15,19 @@ from typing import Any, Final, Protocol
 
 from xxhash import xxh3_64_hexdigest
 
+from flamecore import events
 from flamecore.abc.source import Batch, Prefix, Reader, Rejected
 from flamecore.errors import SourceError
+from flamecore.logs import logger
 from flamestream_spark.spool.ahead import read_ahead
 from flamestream_spark.spool.feeding import shown
 from flamestream_spark.spool.parts import FILE
 from flamestream_spark.spool.rows import Rows, rows_of
 from flamestream_spark.spool.spool import Spool, Taken
 from flamestream_spark.tables.payloads import Bad, Made, Payloads, type_words
+
+TELL_S: Final = 30.0
+"""Seconds without a row after which a job says that it waits for the end of a spool that others mark."""
 
 _RAW: Final = 1000
 _END: Final = object()
@@ -110,6 +115,7 @@ class RowsReader(Reader):
         once: Whether everything goes when all has been read.
         held: Resources to release when it is closed.
         prefix: The operations that may have run where the rows were written.
+        job: Name of the job that waits for others to mark the end of the spool; None: it does not.
     """
 
     def __init__(
@@ -125,6 +131,7 @@ class RowsReader(Reader):
         once: bool = False,
         held: ExitStack | None = None,
         prefix: Prefix | None = None,
+        job: str | None = None,
     ) -> None:
         self._source = source
         self._prefix = prefix
@@ -149,6 +156,7 @@ class RowsReader(Reader):
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"source {source}")
         self._waiting: asyncio.Future[Any] | None = None
         self._ended = False
+        self._job = job
         self.first = 0
         """Number of the first row that it hands out."""
 
@@ -158,7 +166,7 @@ class RowsReader(Reader):
                 return None
             if self._waiting is None:
                 self._waiting = self._ask()
-            found = await asyncio.shield(self._waiting)
+            found = await self._given(self._waiting)
             self._waiting = None
             if found is _END:
                 self._ended = True
@@ -179,6 +187,17 @@ class RowsReader(Reader):
             for place, reason in bad
         ]
         return Batch(values, positions, rejected, ahead is not None)
+
+    async def _given(self, waiting: asyncio.Future[Any]) -> Any:
+        """Return what comes, and say once if that takes long, as the end may never be marked."""
+        if self._job is not None:
+            done, _ = await asyncio.wait([waiting], timeout=TELL_S)
+            if not done:
+                hint = 'Mark the last batch: df.write.format("flamestream").option("end", True).mode("append").save(…).'
+                facts = {"job": self._job, "source": self._source, "waited_s": TELL_S, "hint": hint}
+                logger().warning(events.END_AWAITED, **facts)
+                self._job = None
+        return await asyncio.shield(waiting)
 
     def _ask(self) -> asyncio.Future[Any]:
         return asyncio.get_running_loop().run_in_executor(self._thread, self._pull)

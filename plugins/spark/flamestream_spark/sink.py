@@ -160,23 +160,31 @@ class SparkSink(Sink):
 
     async def open(self) -> int:
         self.rehearse()
+        return await asyncio.to_thread(self._open)
+
+    def _open(self) -> int:
+        with ExitStack() as stack:
+            listing = self._listed(stack) if self.options.table else None
+            self._folder = self._made()
+            try:
+                held = self._folder.open()
+            except OSError as error:
+                raise self._failed("opened", error) from error
+            if listing is not None:
+                listing.enter()
+            self._listing, self._session = listing, stack.pop_all()
+        return held
+
+    def _made(self) -> Folder | ClaimedFolder | DeltaTable:
         mode, format = self.options.mode, self.options.format
         if format == "delta":
             by, key = self.options.partition_by, self.options.key
             told = self.options.storage_options
             place = DeltaObjects(self._url, told) if self._far else FolderPlace(self._path)
-            self._folder = DeltaTable(place, self.context, mode, self._form.schema, by, key, told)
-        elif self._far:
-            self._folder = self._claimed()
-        else:
-            self._folder = Folder(self._path, self.context, mode, format, self.options.partition_by)
-        try:
-            held = await asyncio.to_thread(self._folder.open)
-        except OSError as error:
-            raise self._failed("opened", error) from error
-        if self.options.table:
-            await asyncio.to_thread(self._enter)
-        return held
+            return DeltaTable(place, self.context, mode, self._form.schema, by, key, told)
+        if self._far:
+            return self._claimed()
+        return Folder(self._path, self.context, mode, format, self.options.partition_by)
 
     def _claimed(self) -> ClaimedFolder:
         options, write = self.options, self._write
@@ -185,12 +193,14 @@ class SparkSink(Sink):
         empty = written(lambda path: write(rows, path))
         return ClaimedFolder(place, self.context, options.mode, options.format, empty, options.partition_by)
 
-    def _enter(self) -> None:
+    def _listed(self, stack: ExitStack) -> Listing:
+        """Return the entry of the table, checked before anything in the folder changes."""
         options = self.options
-        spark = self._session.enter_context(session(options.master, options.config))
-        listing = Listing(spark, options.table, self._path, self.context.name)
-        listing.enter(options.format, self._form.schema)
-        self._listing = listing
+        spark = stack.enter_context(session(options.master, options.config))
+        schema, name = self._form.schema, self.context.name
+        listing = Listing(spark, options.table, self._path, options.format, schema, name)
+        listing.check()
+        return listing
 
     async def aclose(self) -> None:
         await asyncio.to_thread(self._leave)

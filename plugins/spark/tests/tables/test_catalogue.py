@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ import pytest
 import flamecore as fc
 import flamestream_spark
 from flamecore.errors import ConfigError, SinkError
+from flamestream_spark.session.session import session
 
 pytestmark = [pytest.mark.usefixtures("spark", "shelf"), pytest.mark.timeout(200)]
 
@@ -76,8 +78,31 @@ def test_tables_of_others_are_left_alone(spark: Any, tmp_path: Path) -> None:
         SinkError, match=r"has the columns word string, number bigint, and the sink writes word .*_time"
     ):
         run(["to be"], tmp_path / "out", times=True)
-    with pytest.raises(SinkError, match=r"Spark cannot make table nowhere.counts: .*SCHEMA_NOT_FOUND"):
+    with pytest.raises(SinkError, match=r"table shelf.counts reads files of format 'parquet', and the sink .*'json'"):
+        run(["to be"], tmp_path / "out", format="json")
+    with pytest.raises(SinkError, match=r"there is no database nowhere for table nowhere.`a.b`"):
+        run(["to be"], tmp_path / "out", "nowhere.`a.b`")
+    assert read(spark) == [("be", 1), ("to", 1)], "output of the former run is as it was"
+
+
+def test_a_sink_that_is_refused_leaves_no_session_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    users: list[str] = []
+
+    @contextmanager
+    def counted(*given: Any) -> Iterator[Any]:
+        with session(*given) as found:
+            users.append("one")
+            try:
+                yield found
+            finally:
+                users.remove("one")
+
+    monkeypatch.setattr("flamestream_spark.sink.session", counted)
+    run(["to be"], tmp_path / "out")
+    assert not users
+    with pytest.raises(SinkError, match="there is no database"):
         run(["to be"], tmp_path / "out", "nowhere.counts")
+    assert not users
 
 
 def numbers_of(settings: dict[str, Any], **options: Any) -> list[int]:

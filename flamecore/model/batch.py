@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, chain, islice
 from operator import add, eq
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any, Final, SupportsIndex, TypeVar, overload
 
 from flamecore.model.meta import child_codes, encode_child, encode_time, orders_of
@@ -745,11 +745,25 @@ def chosen(payloads: Sequence[Any], indexes: Sequence[int], found: list[Any]) ->
 def many_of(function: Callable[..., Any]) -> Callable[[Sequence[Any]], Sequence[Any]] | None:
     """Return the function of several arguments that a function has beside it, as `many`; None: it has none.
 
-    It returns what the function returns for each of them, or raises if the function does for one.
+    It returns what the function returns for each of them, or raises if the function does for one. A function that only
+    returns its argument, as keys of texts and numbers often do, has the arguments themselves.
     """
-    found: Callable[[Sequence[Any]], Sequence[Any]] | None
-    found = function.__dict__.get("many") if type(function) is FunctionType else None
-    return found
+    if type(function) is not FunctionType:
+        return None
+    found: Callable[[Sequence[Any]], Sequence[Any]] | None = function.__dict__.get("many")
+    return _themselves if found is None and _is_identity(function.__code__) else found
+
+
+_IDENTITY: Final = (lambda value: value).__code__.co_code
+
+
+def _is_identity(code: CodeType) -> bool:
+    """Return whether a function that is called with one argument only returns it."""
+    return code.co_code == _IDENTITY and code.co_argcount == 1 and not code.co_kwonlyargcount
+
+
+def _themselves(values: Sequence[Any]) -> Sequence[Any]:
+    return values if type(values) is list else list(values)
 
 
 class Lines(Sequence[str]):

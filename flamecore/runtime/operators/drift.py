@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple, NoReturn, overload
 
 from flamecore.abc.operator import Site, StatefulOperator, Step
 from flamecore.errors import ConsistencyError, DuplicateItemError, NoInvalideeError
-from flamecore.model.batch import Orders, Rows, children, extended, selected
+from flamecore.model.batch import Orders, Rows, children, extended, many_of, selected
 from flamecore.model.drift import Drift, one_more, route_key
 from flamecore.model.hashing import check_key
 from flamecore.model.meta import CHILD, child_codes
@@ -78,6 +78,18 @@ class _OneLess(Sequence[int]):
 
 Work = Callable[[Orders, int, Sequence[object]], int]
 """Processes a run in order, up to an item that a user function fails on; returns the number of items processed."""
+
+
+def _all_keys(
+    keys_of: Callable[[Sequence[object]], Sequence[object]] | None, payloads: Sequence[object]
+) -> Sequence[object] | None:
+    """Return the keys of payloads by one call; None: they are to be asked for one by one."""
+    if keys_of is None:
+        return None
+    try:
+        return keys_of(payloads)
+    except Exception:  # noqa: BLE001 - the key function fails on one of them, too
+        return None
 
 
 class InOrder(NamedTuple):
@@ -257,27 +269,40 @@ class DriftOperator(StatefulOperator):
         It is `_accumulating` without a call and an entry of the note for each item.
         """
         layered, load, key_of = self.states, self.states.load, self._key_of
+        keys_of = many_of(key_of)
 
         def work(orders: Orders, trace: int, payloads: Sequence[object]) -> int:
             states: dict[object, Any] = layered.top
             count_of = states.get
+            known = _all_keys(keys_of, payloads)
             keys: list[object] = []
             counts: list[int] = []
+            count: Any
             try:
-                for payload in payloads:
-                    key = key_of(payload)
-                    count: Any = count_of(key)
-                    if count is None:
-                        count = load(key)
-                    states[key] = count = count + 1
-                    keys.append(key)
-                    counts.append(count)
+                if known is None:
+                    for payload in payloads:
+                        key = key_of(payload)
+                        count = count_of(key)
+                        if count is None:
+                            count = load(key)
+                        states[key] = count = count + 1
+                        keys.append(key)
+                        counts.append(count)
+                else:
+                    for key in known:
+                        count = count_of(key)
+                        if count is None:
+                            count = load(key)
+                        states[key] = count = count + 1
+                        counts.append(count)
             except Exception:  # noqa: BLE001 - as above
-                orders, payloads = orders[: len(keys)], payloads[: len(keys)]
-            self._note(orders, trace, payloads, keys, _OneLess(counts))
-            if keys:
-                self._emit_run(extended(orders, _FIRST_OUTPUT), trace ^ self._ident, Rows((keys, counts)))
-            return len(keys)
+                done = len(counts)
+                orders, payloads, known = orders[:done], payloads[:done], known and known[:done]
+            named = keys if known is None else known
+            self._note(orders, trace, payloads, named, _OneLess(counts))
+            if counts:
+                self._emit_run(extended(orders, _FIRST_OUTPUT), trace ^ self._ident, Rows((named, counts)))
+            return len(counts)
 
         return work
 

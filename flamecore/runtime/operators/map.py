@@ -171,7 +171,9 @@ def _run_of_many(function: Callable[[object], Any], ident: int, emit: Run, fail:
         outputs: list[object] = []
         for place, payload in enumerate(payloads):
             try:
-                found = list(function(payload))
+                found = function(payload)
+                if type(found) is not list:
+                    found = list(found)
             except Exception as error:  # noqa: BLE001 - as above
                 fail(orders[place], trace, True, payload, error)
                 continue

@@ -99,11 +99,26 @@ def test_a_function_of_many_is_found_beside_functions_alone() -> None:
             return value
 
     def one(value: int) -> int:
-        return value
+        return +value
 
     assert [many_of(function) for function in (abs, one, Callable())] == [None, None, None]
     one.many = list  # type: ignore[attr-defined]
     assert many_of(one) is list
+
+
+def test_a_function_that_returns_its_argument_has_the_arguments_themselves() -> None:
+    outer = 1
+
+    def itself(value: int) -> int:
+        return value
+
+    for function in (itself, lambda n: n, lambda n, /: n, lambda n, *rest: n):
+        many = many_of(function)
+        assert many is not None
+        assert many(values := [3, 1]) is values
+        assert many((3, 1)) == [3, 1]
+    others: list[Any] = [lambda n: outer, lambda n: 1, lambda n, m=2: m, lambda *n: n, lambda n, *, m: n, lambda: 1]
+    assert [many_of(function) for function in others] == [None] * len(others)
 
 
 def test_half_a_line_is_refused() -> None:

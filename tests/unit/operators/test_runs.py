@@ -186,6 +186,40 @@ def test_a_drift_gives_the_same_by_run_as_by_item(fold: bool, runs: list[tuple[i
     assert by_run.retracted <= by_step.retracted
 
 
+def own(n: Any) -> Any:
+    return n
+
+
+def half(n: Any) -> Any:
+    return n // 2
+
+
+def of_many(n: Any) -> Any:
+    return n % 3
+
+
+of_many.many = lambda payloads: [n % 3 for n in payloads]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("key", [own, half, of_many])
+@given(st.lists(st.lists(st.one_of(st.integers(0, 5), st.just([])), min_size=1, max_size=8), max_size=5))
+def test_a_count_gives_the_same_by_run_as_by_item(key: Callable[[Any], Any], runs: list[list[Any]]) -> None:
+    """Also where the keys of a run are known at once, and where one of them is none."""
+    flow = fc.Flow("counting")
+    flow.source("numbers", object).key_by(key).count().sink("out")
+    (vertex,) = (vertex for vertex in flow.graph().vertices if isinstance(vertex, Drift))
+    one, many = Behind(), Behind()
+    by_item, by_run = (DriftOperator(vertex, behind.site(behind.run)) for behind in (one, many))
+    time = 0
+    for payloads in runs:
+        each(by_item.step)(orders_of(len(payloads), time), 7, payloads)
+        by_run.run(orders_of(len(payloads), time), 7, payloads)
+        time += len(payloads)
+    assert many.emitted == one.emitted
+    assert many.failed == one.failed
+    assert (by_run.calls, by_run.retracted) == (by_item.calls, by_item.retracted)
+
+
 def held(behind: Behind) -> list[Any]:
     """Return what tombstones leave, in order: outputs, then failures."""
     outputs: dict[tuple[bytes, int], Any] = {}

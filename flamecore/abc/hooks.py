@@ -110,10 +110,6 @@ class Observers:
     def __init__(self, observers: Sequence[object]) -> None:
         self._hook = None
         if observers:
-            import pluggy
-
-            pass
-
             manager = pluggy.PluginManager(PROJECT)
             manager.add_hookspecs(ObserverSpecs)
             for observer in reversed(observers):  # the last registered is called first

@@ -50,7 +50,7 @@ from flamecore.runtime.engine.planning import acker_plan, check_importable, open
 from flamecore.runtime.parts.counters import JobStats
 from flamecore.runtime.state.format import Manifest
 from flamecore.runtime.tasks.epoch_transport import EpochTransports
-from flamecore.runtime.tasks.event_loop import BackgroundTasks
+from flamecore.runtime.tasks.event_loop import BackgroundTasks, start
 from flamecore.runtime.tasks.sender import Sender
 from flamecore.runtime.tasks.stats import JobReport
 from flamecore.toolkit.private_dir import private_folder
@@ -181,9 +181,7 @@ class ClusterJob(AnyJob):
             self._status.watch(self.stats),
             balancer.run(lambda: self.epoch),
         ):
-            task = asyncio.create_task(work)
-            task.add_done_callback(self._task_ended)
-            stack.push_async_callback(_cancelled, task)
+            stack.push_async_callback(_cancelled, start(work, self._end))
         stack.push_async_callback(self._end_nodes)
         await host.open()
 
@@ -412,10 +410,6 @@ class ClusterJob(AnyJob):
         if not location:
             return self._end(error)
         return control_plane.lost(location, error)
-
-    def _task_ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._end(error)
 
     def _end(self, error: BaseException) -> None:
         super()._end(error)

@@ -25,6 +25,7 @@ import msgspec
 from flamecore.abc.registry import JobRegistry
 from flamecore.errors import ClaimedError, FlameError, RegistryError
 from flamecore.runtime.cluster.job_record import JobRecord, encode, key_of, read
+from flamecore.runtime.tasks.event_loop import start
 
 _LONGEST_PAUSE_S: Final = 0.25
 _TRIES: Final = 100
@@ -46,11 +47,9 @@ class Lease:
         self._registry = registry
         self._revision = revision
         self._token = token
-        self._lost = lost
         self._renewed = time.monotonic()
         self._changed = asyncio.Event()
-        self._renewing = asyncio.create_task(self._renew())
-        self._renewing.add_done_callback(self._ended)
+        self._renewing = start(self._renew(), lost)
 
     @classmethod
     async def acquire(
@@ -168,10 +167,6 @@ class Lease:
             else:
                 self._renewed = began
                 pause_s = lease_s / 3
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._lost(error)
 
     async def _write(self) -> None:
         """Write the record.

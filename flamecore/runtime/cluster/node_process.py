@@ -44,7 +44,7 @@ from flamecore.runtime.codec.codec import Codec
 from flamecore.runtime.config.guard import blamed
 from flamecore.runtime.engine.job import relaxed_gc
 from flamecore.runtime.tasks.door import Door, anything
-from flamecore.runtime.tasks.event_loop import exit_without_waiting, run
+from flamecore.runtime.tasks.event_loop import exit_without_waiting, run, start
 from flamecore.runtime.tasks.load import CLOCKS
 from flamecore.runtime.tasks.sender import Sender
 
@@ -91,10 +91,8 @@ class NodeProcess:
         async with self._session.joined(codec) as (transport, sender):
             self._sender, over = sender, self._session.over
             context = NodeContext(transport, codec, self._part_failed, self._spare)
-            reports = asyncio.create_task(self._report(sender))
-            commands = asyncio.create_task(self._listen(context, sender, over))
-            for task in (reports, commands):
-                task.add_done_callback(self._task_ended)
+            reports = start(self._report(sender), self._session.end)
+            commands = start(self._listen(context, sender, over), self._session.end)
             try:
                 await over
             except asyncio.CancelledError:
@@ -215,10 +213,6 @@ class NodeProcess:
         parts = (place for address, place in locations.items() if not address.startswith("node/"))
         if self._node_epoch is not None and error.peer in parts:  # otherwise it has no part in what runs now
             self._part_failed(error, error.peer)
-
-    def _task_ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._session.end(error)
 
 
 def _end_with_parent(parent: int) -> None:

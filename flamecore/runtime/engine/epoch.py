@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import MappingProxyType
 
 from flamecore.abc.acker import Acker
@@ -27,6 +27,7 @@ from flamecore.runtime.state.format import Manifest
 from flamecore.runtime.state.history import History
 from flamecore.runtime.tasks.deadlines import Deadlines
 from flamecore.runtime.tasks.door import Door, anything
+from flamecore.runtime.tasks.event_loop import heed, start
 from flamecore.runtime.tasks.sender import Sender
 
 
@@ -104,7 +105,7 @@ class Epoch:
         self.name = name
         self.plan = plan
         self.outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.outcome.add_done_callback(_heed)  # an epoch that is over may fail again
+        self.outcome.add_done_callback(heed)  # an epoch that is over may fail again
         self.first_delivery = FirstDelivery()
         self.node = Node(
             plan,
@@ -174,15 +175,10 @@ class Epoch:
             self._start(self._coordinator.run())
         self.node.begin()
 
-    def _start(self, work: asyncio._CoroutineLike[None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        task.add_done_callback(self._ended)
+    def _start(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
+        task = start(work, self.fail)
         self._tasks.append(task)
         return task
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self.fail(error)
 
     async def _hear(self, sender: Sender, failing: Callable[[FlameError], None]) -> None:
         """Process messages about progress, to the job's end and its last snapshot."""
@@ -310,8 +306,3 @@ def _door(plan: Plan) -> Door:
             Prepared: lambda message: 0 <= message.worker < plan.workers,
         },
     )
-
-
-def _heed(outcome: asyncio.Future[None]) -> None:
-    if not outcome.cancelled():
-        outcome.exception()

@@ -10,6 +10,7 @@ from typing import Protocol
 from flamecore.errors import SinkError
 from flamecore.model.failure import ending_error
 from flamecore.runtime.tasks.deadlines import CallDeadline
+from flamecore.runtime.tasks.event_loop import start
 from flamecore.runtime.tasks.partition_task import PartitionTask
 from flamecore.runtime.tasks.rear_task import RearTask
 from flamecore.runtime.tasks.worker_task import WorkerTask
@@ -35,13 +36,8 @@ class PartTasks:
     def start(self, parts: Iterable[Part]) -> None:
         """Start a task for each part."""
         for part in parts:
-            task = asyncio.create_task(_run(part), name=type(part).__name__)
-            task.add_done_callback(self._ended)
+            task = start(_run(part), self._fail, type(part).__name__)
             self._tasks[task] = part.writer.deadline if isinstance(part, RearTask | PartitionTask) else None
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._fail(error)
 
     async def end(self, workers: Sequence[WorkerTask], rears: Iterable[RearTask]) -> list[BaseException]:
         """End all parts; the rears and partitions finish the batch that is being written.

@@ -27,6 +27,7 @@ import msgspec
 from flamecore.abc.store import Store
 from flamecore.errors import FencedError, StoreError
 from flamecore.runtime.state.holder import PREFIX, Holder, decode_holder, holder_blob, presence, this_process
+from flamecore.runtime.tasks.event_loop import start
 
 _LONGEST_PAUSE_S: Final = 0.25
 _TRIES: Final = 100
@@ -45,10 +46,8 @@ class StateLease:
         self.holder = holder
         self._store = store
         self._number = number
-        self._lost = lost
         self._awaited = ""  # the last heartbeat of the former holder, while that ends
-        self._renewing = asyncio.create_task(self._renew())
-        self._renewing.add_done_callback(self._ended)
+        self._renewing = start(self._renew(), lost)
 
     @classmethod
     async def acquire(
@@ -175,10 +174,6 @@ class StateLease:
         while presence(last) != "gone" and clock() < until and blob in await self._store.names(PREFIX):
             await asyncio.sleep(_pause_s(last))
         self._awaited = ""
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._lost(error)
 
 
 def _made(job: str, *, lease_s: float, listed: bool) -> Holder:

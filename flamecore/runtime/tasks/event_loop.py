@@ -32,7 +32,7 @@ class BackgroundTasks:
     def add(self, task: asyncio.Task[None]) -> None:
         """Keep a task until it ends, and ignore its outcome."""
         self.keep(task)
-        task.add_done_callback(_heed)
+        task.add_done_callback(heed)
 
     def keep(self, task: asyncio.Task[None]) -> None:
         """Keep a task until it ends; asyncio reports its unexpected errors."""
@@ -45,9 +45,30 @@ class BackgroundTasks:
             task.cancel()
 
 
-def _heed(task: asyncio.Task[None]) -> None:
-    if not task.cancelled():
-        task.exception()
+def heed(done: asyncio.Future[None]) -> None:
+    """Ignore the outcome of a future, so that asyncio does not report its error."""
+    if not done.cancelled():
+        done.exception()
+
+
+def start(
+    work: Coroutine[object, object, None], failed: Callable[[BaseException], None], name: str | None = None
+) -> asyncio.Task[None]:
+    """Start a task.
+
+    Args:
+        work: Its work.
+        failed: Function called with its error, unless it is cancelled.
+        name: Its name.
+    """
+
+    def ended(task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            failed(error)
+
+    task = asyncio.create_task(work, name=name)
+    task.add_done_callback(ended)
+    return task
 
 
 T = TypeVar("T")

@@ -118,7 +118,7 @@ class Behind(ABC):
             error: The error that the job has ended with; None: it has ended well.
 
         Raises:
-            FlameError: It fails. Of several records that end the job, the first one counts, so this may be `error`.
+            FlameError: It fails. If several records end the job, the first one counts, so this may be `error`.
         """
 
     @abstractmethod

@@ -463,7 +463,7 @@ class Graph:
     def _unevenly_dealt(self, vertex: Vertex) -> Vertex | None:
         """Return a source with ways to a vertex by unequal numbers of rebalances; None: there is none.
 
-        What comes of a record would then be on several workers.
+        The items derived from a record would then be on several workers.
         """
         upstream, numbers = self.upstream_of(vertex), {vertex: {0}}
         for start in self._walked()[1]:  # each behind all that it leads to

@@ -216,8 +216,7 @@ def hosting_workers(graph: Graph, workers: int, owning: Container[int]) -> Seque
 def is_light_before_keys(graph: Graph) -> bool:
     """Return whether nothing but methods of built-in classes runs before items go to the owners of their keys.
 
-    What a function of the user's costs is not known before it has run, nor what it costs to make records that are no
-    texts.
+    The cost of a user function is not known before it has run, nor is the cost of making records that are no texts.
     """
     ways: list[Vertex] = []
     for source in graph.sources:

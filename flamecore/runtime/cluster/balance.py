@@ -86,7 +86,7 @@ def measured(plan: Plan, reports: Sequence[NodeStats], may_go: Callable[[int, in
         mine = _front_costs(plan, worker, report)
         total = sum(mine.values()) / passed
         owns = worker in plan.owners or plan.homes_on(worker)
-        # Of a worker that owns nothing all work is for its fronts, such as to encode and to send.
+        # A worker that owns nothing works for its fronts alone, such as to encode and to send.
         scale = load / total if total > load or (total and not owns) else 1.0
         counts: dict[str, int] = {}
         spent: dict[str, float] = {}

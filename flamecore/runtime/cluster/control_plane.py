@@ -40,7 +40,7 @@ ENDED: Final = "the job has come to its end"
 """The answer to clients that come too late."""
 
 _CONFIG_BYTES: Final = 2**20
-"""Longest configuration that a client may send: what it holds takes many times as much."""
+"""Longest configuration that a client may send: decoded, it takes many times as much memory."""
 
 _FAULTS: Final = frozenset(
     ("PeerGoneError", "SendTimeout", "TransportClosedError", "ConnectError", "FrameError", "CorruptError")
@@ -139,8 +139,7 @@ class ControlPlane:
         client = sender.startswith("client/")
         if type(message) not in (_OF_CLIENTS if client else _OF_NODES):
             self.door.refuse(sender, message)
-        # Of a process that is no member, or is an earlier one of a member's name: the job answers
-        # it.
+        # The job answers a process that is no member, or is an earlier one of a member's name.
         elif client or isinstance(message, Join) or self.members.addresses.get(message.node) != sender:
             self.events.put_nowait(Said(sender, message))
         else:
@@ -153,7 +152,7 @@ class ControlPlane:
         if isinstance(message, NodeReport):
             if message.stats:
                 members.reports[name] = msgspec.convert(message.stats, NodeStats)
-        # Of the present epoch only: a node may answer late for one that has ended.
+        # Only for the present epoch: a node may answer late for one that has ended.
         elif isinstance(message, Opened) and message.epoch == members.epoch:
             members.opened.add(name)
         elif isinstance(message, Ready) and message.epoch == members.epoch:

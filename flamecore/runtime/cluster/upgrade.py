@@ -125,7 +125,7 @@ def load_version(old: JobSpec, asked: Upgrade) -> FlowVersion:
         # In a loop of its own: this runs in a thread, beside the loop of the job.
         plan = asyncio.run(_plan(old, new, accepted=asked.accept))
         code, place = new.code, importable(new.flow)
-    # Whatever it is: the version that runs has to find its own modules again.
+    # After any exception: the version that runs has to find its own modules again.
     except BaseException:
         forget()
         raise

@@ -1,4 +1,4 @@
-"""A job: what every run has, and a run with all parts in one process.
+"""A job: the common part of every run, and a run with all parts in one process.
 
 The order matters. Sources are opened first (a missing file must not empty an output), then sinks, then the parts are
 bound to the transport; fronts begin when all parts listen. A job ends well when every front has ended and every rear
@@ -104,7 +104,7 @@ class AnyJob(ABC):
         return JobReport(self._whole_stats(), drained=self._draining.is_set())
 
     async def _run_nodes(self) -> None:
-        """Run everything on the nodes, and then what is left behind them."""
+        """Run everything on the nodes, and then the work that is left behind them."""
         if self.behind is None:
             return await self._run_in_scope()
         failed: FlameError | None = None
@@ -130,7 +130,7 @@ class AnyJob(ABC):
         stats, behind = self.stats(), self.behind
         if behind is None:
             return stats
-        # What has gone to these sinks on the nodes are items in front of the operations, and no outputs.
+        # The nodes have given these sinks items that the operations have yet to process, and no outputs.
         others = {name: count for name, count in stats.items_out.items() if name not in behind.operations}
         return replace(
             stats,

@@ -157,7 +157,7 @@ async def open_sinks(
         stack.push_async_callback(deadlines.close, deadline, sink.aclose)
         if history is None or snapshot is None or not known or sink.guarantee != "exactly_once":
             continue
-        # What is missing in the sink is below the snapshot, so no run would make it again.
+        # The missing outputs are below the snapshot, so no run would make them again.
         if (until := delivered_up_to[name]) < history.start:
             held = "none of its output" if until == MIN_TIME else f"its output up to {until}"
             raise SinkError(

@@ -108,7 +108,7 @@ class GroupingOperator(StatefulOperator):
                 except Exception:  # noqa: BLE001 - the step fails too, and reports it
                     bucket = None
                 if bucket is None or (bucket.entries and bucket.entries[-1][0] >= order):
-                    # What has been collected leaves first: outputs go in the order of their items.
+                    # The windows collected so far leave first: outputs go in the order of their items.
                     if places:
                         self.worked += len(places)
                         emit(places, trace ^ ident, windows)

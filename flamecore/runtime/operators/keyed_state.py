@@ -90,7 +90,7 @@ class LayeredState:
         Returns:
             The state of each changed key at that time. The mapping stays unchanged until the next cut.
         """
-        # What `trim` has not moved in time is moved now: there is one middle layer only.
+        # States that `trim` has not moved in time are moved now: there is one middle layer only.
         self._old.update(self._unmoved)
         cut, old, initial = self.top, self._old, self._initial
         self.top = {key: cut[key] for key in since if key in cut}

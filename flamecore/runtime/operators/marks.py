@@ -258,7 +258,7 @@ class MarkingOperator(Operator):
         least = MIN_TIME if last is None else last + step
         marks: list[tuple[bytes, int]] = []
         try:
-            # What the function needs of each record, such as its time, goes on beside it: the next operation needs it.
+            # The values that the function needs of each record, such as its time, go to the next operation beside it.
             if (noted := getattr(self._function, "noted", None)) is not None:
                 payloads = noted(payloads)
             values, less = many(payloads), getattr(self._function, "less", 0)

@@ -434,7 +434,7 @@ class OrderedOperator(StatefulOperator):
     def _run_due(self, mark: bytes, before: int) -> None:
         """Work on all that a mark makes due, in one call.
 
-        The outputs are ready then. What has to go alone waits for its turns again.
+        The outputs are ready then. Keys that need a call of their own wait for their turns again.
         """
         turns, by_mark, value, records = self._turns, self._by_mark, self.watermark.value, self._records
         due: dict[Any, None] = {}

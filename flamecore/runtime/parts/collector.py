@@ -65,8 +65,8 @@ def first_failure(failures: Sequence[tuple[bytes, Failure]], limit: bytes) -> Fa
 def end_of(orders: Orders, failure: Failure | None) -> int:
     """Return the number of outputs that are stored of a job that a failure may end.
 
-    They are those of the records before the failed one. Whoever stores outputs cuts off the others: the worker that
-    hosts the front of the record is the only one that hears of it, and others have released outputs of later records.
+    They are those of the records before the failed one. Each part that stores outputs cuts off the others: the worker
+    that hosts the front of the record is the only one that hears of it, and others have released later outputs.
 
     Args:
         orders: Orders of the outputs, ascending.
@@ -125,8 +125,8 @@ class Collector:
         reached = time if failure is None else failure.at.time
         start = bisect_left(orders, encode_time(self.delivered_up_to)) if self.delivered_up_to > MIN_TIME else 0
         end = end_of(orders, failure)
-        # What the sink has is cut off here, by time, and not at the workers: only the sink's own
-        # word, given when it was opened, says how far that goes.
+        # Outputs that the sink has already are cut off here, by time, and not at the workers: only the sink knows, when
+        # it is opened, up to which time it has them.
         if start or end < len(orders):
             orders, payloads = orders[start:end], payloads[start:end]
             last = orders[-1] if orders else b""

@@ -78,7 +78,7 @@ class Egress:
     def _released_to(self, rear: str, time: int, columns: Columns) -> Released:
         orders, payloads = columns
         encode = self._encoders.get(rear)
-        # What comes behind a record that ends the job is cut off where it is stored: workers do not hear of it all.
+        # Outputs behind a record that ends the job are cut off where they are stored: not all workers hear of it.
         fatal = self._failures.for_rear(rear)
         return Released(self._index, time, orders, payloads if encode is None else encode(payloads), fatal)
 

@@ -188,8 +188,8 @@ class Worker:
         if schedule.has_steps:
             if not stepped:
                 schedule.step()
-            # What waits before a state is in flight, too. It is reported before the owed acks, so
-            # no minimum time passes it.
+            # Items that wait before a state are in flight, too. They are reported before the owed acks, so no minimum
+            # time passes them.
             hand_overs.hold(self.compiled.waiting)
             self.ingress.promises.tell()
         failing = not self._failures.is_empty

@@ -29,7 +29,7 @@ more records than asked for: these wait longer anyway, and larger batches cost l
 
 _LEAST: Final = 1
 # Half of the records that a job admits by default, so that the next batch is read while the one before is on its way.
-# What tasks and messages take for each batch is then small beside what its records take. Partitions that are read in
+# The cost of tasks and messages for each batch is then small beside that of its records. Partitions that are read in
 # turn share it: their records run together, and a whole credit of them would not stay in the processor's cache so long.
 _MOST: Final = 4096
 _FEW: Final = 64

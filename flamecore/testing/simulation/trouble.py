@@ -60,8 +60,8 @@ class Trouble:
         """Return whether sources of a graph grow while the job runs.
 
         They cannot where the end of a source is a mark: if it closes its windows, or if watermarks of several sources
-        meet, and one that has nothing new holds the others back no longer. What is late is then decided by the moment
-        at which a run has found nothing more, and no two stories agree on that.
+        meet, and one that has nothing new holds the others back no longer. The moment at which a run has found nothing
+        more then decides which items are late, and no two stories agree on that.
 
         Raises:
             GraphError: They are to grow, and cannot.

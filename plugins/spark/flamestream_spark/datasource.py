@@ -36,7 +36,7 @@ from flamestream_spark.tables.columns import check, types_of
 from flamestream_spark.tables.outputs import NAME, Offset, Output, output_of
 
 BATCHES: Final = "df.write"
-"""Whose the batches are that no query numbers."""
+"""The query in the names of batches that no query numbers."""
 
 _BATCH: Final = "streaming.sql.batchId"
 _QUERY: Final = "sql.streaming.queryId"

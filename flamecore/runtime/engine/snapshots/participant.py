@@ -180,7 +180,7 @@ class SnapshotWriter:
         """Acknowledge recorded positions upstream; delete journals no longer needed."""
         while True:
             message = await self._committed.get()
-            # Of the oldest snapshot that is kept, not of the newest: a run may go back to that, and
+            # These are positions of the oldest snapshot that is kept, not of the newest: a run may go back to that, and
             # read from there.
             for number, position in message.positions:
                 if position is not None and number in self._readers:

@@ -99,7 +99,7 @@ class CellOperator(OrderedOperator):
         work: Its work.
     """
 
-    # Of the keys that wait for a turn (`_by_mark`) the values are their cells. None: the key has a record.
+    # The values of the keys that wait for a turn (`_by_mark`) are their cells. None: the key has a record.
 
     def __init__(self, vertex: Ordered, site: Site, work: Work) -> None:
         super().__init__(vertex, site, work)

@@ -97,7 +97,7 @@ def cut_off(spec: JobSpec, master: str, config: Mapping[str, str]) -> tuple[JobS
 
     Args:
         spec: The resolved job.
-        master, config: Of its session of Spark.
+        master, config: Master and options of its session of Spark.
     """
     if not (operations := suffixes_of(spec)):
         return None
@@ -198,7 +198,7 @@ class Suffixes(Behind):
         return place_of(url, "scratch", durable=False)
 
     async def finish(self, error: FlameError | None) -> None:
-        # What other errors have left is not complete: the next run makes it again.
+        # After any other error the output is not complete: the next run makes it again.
         if error is not None and not isinstance(getattr(error, "global_time", None), GlobalTime):
             return
         suffixes = {name: sink for name, sink in self.sinks.items() if name in self.operations}
@@ -424,7 +424,7 @@ class Positions:
     async def placed(self, failure: Failure) -> Failure:
         """Return a failure with the position of its record, and the record as its source has it.
 
-        Of one front the records are asked for in their order.
+        The records of one front are asked for in their order.
         """
         time, number = failure.at
         if number == MIN_FRONT:  # of a timer

@@ -115,7 +115,7 @@ class FilesOutput:
         files = [] if told is None else self._behind(start, told)
         if told is None or not files:
             return start
-        # What is told of is to be there still when the power has been off.
+        # Files that are named to others have to survive a loss of power.
         self._place.force([""])
         last = files[: most or len(files)][-1]
         return {"run": told.runs[last.run], "time": last.time}

@@ -106,7 +106,7 @@ class Function:
     def step(self, record: FnRecord, given: Input, moment: Moment, key: Any = None) -> tuple[FnRecord, list[Output]]:
         """Return the record of a key after an input, and what comes of it, in order.
 
-        Whatever the function raises, the record is as it was.
+        If the function raises an error, the record is as it was.
 
         Args:
             record: The record before.

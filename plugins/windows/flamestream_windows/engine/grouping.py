@@ -44,7 +44,7 @@ class Grouping:
     def step(self, record: Record, given: Input, moment: Moment, key: Any = None) -> tuple[Record, list[Output]]:
         """Return the record of a key after an input, and what comes of it, in order.
 
-        Whatever a function of the user raises, the record is as it was.
+        If a function of the user raises an error, the record is as it was.
 
         Args:
             record: The record before.

@@ -162,7 +162,7 @@ class FinalCells(GroupCells):
     def _take(
         self, keys: Sequence[Any], times: Sequence[int], values: Sequence[Any], cells: Mapping[Turn, Mapping[Any, Any]]
     ) -> Found:
-        # What is counted, or is in one window only, need not be added in its order among what is in others.
+        # Counted elements, and those in one window only, need not be added in their order among those of others.
         several: list[tuple[int, list[Any], list[Any]]] = []
         known: dict[int, tuple[int, list[Any], list[Any]]] = {}
         in_order = not self._counts and isinstance(self._windows, Sliding)
@@ -286,7 +286,7 @@ class AgainCells(FinalCells):
         return [_replaced(turn, found) for turn, found in new.items()], ()
 
     def _window(self, turn: Turn) -> Window:
-        # Of windows of any size: the turn tells the end, unless that is at the end of time.
+        # Windows of any size: the turn tells the end, unless that is at the end of time.
         return Window(turn[1], turn[0] - self._strategy.lateness)
 
 

@@ -138,7 +138,7 @@ class SideWork(Work):
             return Outcome(None, outputs)
         times = {self._expiry(window) + 1 for window, _ in side.contents}
         times |= {each.window.end for each in waiting.waiting}
-        # What is kept of the watermark would be another one with each mark: the next call brings it anyway.
+        # The watermark is not kept: it would differ with each mark, and the next call brings it anyway.
         kept = SideState(side._replace(watermark=MIN), waiting)
         return Outcome(kept, outputs, [Timer(time, 0, True) for time in times], self._side.hold(waiting))
 

@@ -183,7 +183,7 @@ class Extreme(Aggregate):
     def add_all(self, accumulator: Any, values: Sequence[Any]) -> Any:
         several = chain(accumulator, _all_applied(self.of, values))
         if self.choose is min or self.choose is max:
-            # Of several they compare each with the one chosen so far, as they do of two.
+            # Given several, they compare each with the one chosen so far, as they do with two.
             return (self.choose(several),) if accumulator or values else ()
         return (reduce(self.choose, several),) if accumulator or values else ()
 

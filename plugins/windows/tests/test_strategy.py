@@ -17,7 +17,6 @@ from flamestream_windows.model.aggregates import named
 from flamestream_windows.model.strategy import (
     Strategy,
     check_aggregate,
-    check_clock,
     check_emits,
     strategy,
 )
@@ -159,14 +158,6 @@ def test_windows_that_never_end_need_a_trigger_if_the_input_does_not() -> None:
     for speaking in ("updates", t.at_watermark(early=t.count(2)), t.default.until(t.count(9).repeat())):
         check_emits(strategy(w.whole(), emit=speaking, panes="discarding"), endless=True)
     check_emits(strategy(MINUTE), endless=True)
-
-
-def test_processing_time_needs_the_clock_of_the_wall() -> None:
-    timed = strategy(MINUTE, emit=t.at_watermark(early=t.count(9) | t.every(minutes=1)), panes="discarding")
-    check_clock(timed, clock="wall")
-    with pytest.raises(GraphError, match=r"every\(minutes=1\) looks at processing time"):
-        check_clock(timed, clock="sequence")
-    check_clock(strategy(MINUTE), clock="sequence")
 
 
 def test_behind_a_grouping_a_trigger_goes_on() -> None:

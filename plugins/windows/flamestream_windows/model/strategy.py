@@ -9,7 +9,7 @@ from typing import Final, Literal
 from flamecore.errors import GraphError
 from flamestream_windows.model.aggregates import Aggregate, invertible
 from flamestream_windows.model.times import MAX, duration, spell
-from flamestream_windows.model.triggers import AfterCount, AfterWatermark, Never, Repeatedly, Trigger, walk
+from flamestream_windows.model.triggers import AfterCount, AfterWatermark, Never, Repeatedly, Trigger
 from flamestream_windows.model.windows import Same, Window, WindowFn
 
 Panes = Literal["accumulating", "discarding", "retracting"]
@@ -191,22 +191,4 @@ def check_emits(strategy: Strategy, *, endless: bool) -> None:
             f"windows {strategy.windows} with emit={strategy.trigger} never give a pane, for the input has no end",
             hint="Use windows that end, such as w.fixed(minutes=1), or a trigger such as t.count(100).repeat().",
             trigger=str(strategy.trigger),
-        )
-
-
-def check_clock(strategy: Strategy, *, clock: str) -> None:
-    """Refuse a trigger on processing time where there is none.
-
-    Args:
-        strategy: The strategy.
-        clock: The job's clock: `wall`, or one that counts.
-
-    Raises:
-        GraphError: The trigger looks at processing time, and the clock counts records.
-    """
-    if clock != "wall" and (timed := [each for each in walk(strategy.trigger) if each.timed]):
-        raise GraphError(
-            f'the trigger {timed[0]} looks at processing time, and with clock = "{clock}" there is none',
-            hint='Set clock = "wall" under [job], or use a trigger by count or watermark.',
-            trigger=str(timed[0]),
         )

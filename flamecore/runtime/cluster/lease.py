@@ -60,7 +60,6 @@ class Lease:
         lease_s: float,
         token: str,
         lost: Callable[[BaseException], None],
-        above: int = 0,
         take_over: bool = False,
     ) -> Self:
         """Acquire the lease of a job.
@@ -73,7 +72,6 @@ class Lease:
             lease_s: Seconds that the lease outlives its last renewal.
             token: Secret of the job, which processes that look it up must know.
             lost: Called once if the lease cannot be kept, with a ClaimedError or RegistryError.
-            above: A bound that the incarnation exceeds, too.
             take_over: Whether to take the job from a supervisor that has it, without waiting.
 
         Raises:
@@ -90,7 +88,7 @@ class Lease:
         began = time.monotonic()
         record = JobRecord(
             job=job,
-            incarnation=max(last.incarnation if last else 0, above) + 1,
+            incarnation=(last.incarnation if last else 0) + 1,
             holder=f"{socket.gethostname()} (process {os.getpid()})",
             claim=secrets.token_hex(8),
             lease_s=lease_s,

@@ -133,11 +133,13 @@ class Node:
         transport: The started transport.
         fail: Function called with the errors of parts.
         observers: Observers of events.
-        state_access: Access to state, set before workers are added; None: no state is kept.
         encoders: Encoders of the sinks, by name.
         operators: Operators of plugins, besides the engine's.
         deadlines: The job's deadlines.
         codec: Codec of what leaves the process; None: nothing does.
+
+    Attributes:
+        state_access: Access to state, set before workers are added; None: no state is kept.
     """
 
     def __init__(
@@ -147,14 +149,13 @@ class Node:
         *,
         fail: Callable[[BaseException], None],
         observers: Observers | None = None,
-        state_access: StateAccess | None = None,
         encoders: Mapping[str, Encode] = MappingProxyType({}),
         operators: Operators = MappingProxyType({}),
         deadlines: Deadlines | None = None,
         codec: Codec | None = None,
     ) -> None:
         self.plan = plan
-        self.state_access = state_access
+        self.state_access: StateAccess | None = None
         self.workers: list[WorkerTask] = []
         self.trackers: list[TrackerTask] = []
         self.rears: list[RearTask] = []

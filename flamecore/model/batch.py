@@ -63,11 +63,41 @@ def extremes(values: Sequence[Any]) -> tuple[Any, Any]:
 class PackedOrders(Sequence[bytes]):
     """Orders that are spelled out only when looked at, equal to any sequence of the same orders."""
 
-    __slots__ = ()
+    __slots__ = ("_materialised",)
+
+    _materialised: list[bytes] | None
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Orders: ...
+
+    def __getitem__(self, index: int | slice) -> bytes | Orders:
+        if self._materialised is not None:
+            return self._materialised[index]
+        return self._part(index) if isinstance(index, slice) else self._at(index)
 
     @abstractmethod
+    def _at(self, index: int) -> bytes:
+        """Return one order."""
+
+    @abstractmethod
+    def _part(self, part: slice) -> Orders:
+        """Return some orders, packed if that is possible."""
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self.materialise())
+
     def materialise(self) -> list[bytes]:
         """Return all orders, spelled out and cached; do not change the list."""
+        if self._materialised is None:
+            self._materialised = self._spelled_out()
+        return self._materialised
+
+    @abstractmethod
+    def _spelled_out(self) -> list[bytes]:
+        """Return all orders in a new list."""
 
     def __eq__(self, other: object) -> bool:
         return self.materialise() == list(other) if isinstance(other, Sequence) else NotImplemented
@@ -91,27 +121,17 @@ class DerivedOrders(PackedOrders):
         tail: Bytes at the end of all orders.
     """
 
-    __slots__ = ("_ends", "_materialised", "bases", "counts", "first", "tail")
+    __slots__ = ("_ends", "bases", "counts", "first", "tail")
 
     def __init__(self, bases: Orders, counts: Sequence[int] | None, first: int = 0, tail: bytes = b"") -> None:
+        self._materialised = None
         self.bases, self.counts, self.first, self.tail = bases, counts, first, tail
         self._ends = None if counts is None else list(accumulate(counts))
-        self._materialised: list[bytes] | None = None
 
     def __len__(self) -> int:
         return len(self.bases) if self._ends is None else self._ends[-1]
 
-    @overload
-    def __getitem__(self, index: int) -> bytes: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Orders: ...
-
-    def __getitem__(self, index: int | slice) -> bytes | Orders:
-        if isinstance(index, slice):
-            return self._part(*index.indices(len(self)))
-        if self._materialised is not None:
-            return self._materialised[index]
+    def _at(self, index: int) -> bytes:
         if self.counts is None or self._ends is None:
             return self.bases[index] + self.tail
         length = self._ends[-1]
@@ -122,11 +142,12 @@ class DerivedOrders(PackedOrders):
         number = place - self._ends[at] + self.counts[at]
         return self.bases[at] + encode_child(self.first + number) + self.tail
 
-    def _part(self, start: int, stop: int, step: int) -> Orders:
+    def _part(self, part: slice) -> Orders:
         """Return a slice, derived if it begins and ends between bases, else spelled out."""
+        start, stop, step = part.indices(len(self))
         if step == 1 and start >= stop:
             return []
-        if step == 1 and self._materialised is None:
+        if step == 1:
             if stop - start == len(self):
                 return self
             if self._ends is None or self.counts is None:
@@ -138,24 +159,14 @@ class DerivedOrders(PackedOrders):
                 return DerivedOrders(self.bases[low:high], self.counts[low:high], self.first, self.tail)
         return self.materialise()[start:stop:step]
 
-    def __iter__(self) -> Iterator[bytes]:
-        return iter(self.materialise())
-
-    def materialise(self) -> list[bytes]:
-        """Return all orders, spelled out and cached; do not change the list."""
-        if self._materialised is None:
-            if self.counts is None:
-                bases, tail = self.bases, self.tail
-                if type(bases) is RecordOrders:
-                    self._materialised = bases.materialise(tail)
-                else:
-                    self._materialised = [base + tail for base in bases]
-            else:
-                # Codes are made once for each number of children, not for each base.
-                ends = {count: self._codes(count) for count in set(self.counts)}
-                parts = zip(self.bases, map(ends.__getitem__, self.counts), strict=True)
-                self._materialised = [base + end for base, codes in parts for end in codes]
-        return self._materialised
+    def _spelled_out(self) -> list[bytes]:
+        if self.counts is None:
+            bases, tail = self.bases, self.tail
+            return bases.materialise(tail) if type(bases) is RecordOrders else [base + tail for base in bases]
+        # Codes are made once for each number of children, not for each base.
+        ends = {count: self._codes(count) for count in set(self.counts)}
+        parts = zip(self.bases, map(ends.__getitem__, self.counts), strict=True)
+        return [base + end for base, codes in parts for end in codes]
 
     def _codes(self, count: int) -> list[bytes]:
         return [encode_child(number) + self.tail for number in range(self.first, self.first + count)]
@@ -172,42 +183,29 @@ class RecordOrders(PackedOrders):
         suffix: The bytes after the time.
     """
 
-    __slots__ = ("_materialised", "first", "places", "suffix")
+    __slots__ = ("first", "places", "suffix")
 
     def __init__(self, first: int, places: Sequence[int], suffix: bytes) -> None:
+        self._materialised = None
         self.first, self.places, self.suffix = first, places, suffix
-        self._materialised: list[bytes] | None = None
 
     def __len__(self) -> int:
         return len(self.places)
 
-    @overload
-    def __getitem__(self, index: int) -> bytes: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Orders: ...
-
-    def __getitem__(self, index: int | slice) -> bytes | Orders:
-        if self._materialised is not None:
-            return self._materialised[index]
-        if isinstance(index, slice):
-            step = 1 if index.step is None else index.step
-            return RecordOrders(self.first, self.places[index], self.suffix) if step > 0 else [*self][index]
+    def _at(self, index: int) -> bytes:
         return encode_time(self.first + self.places[index]) + self.suffix
 
-    def __iter__(self) -> Iterator[bytes]:
-        return iter(self.materialise())
+    def _part(self, part: slice) -> Orders:
+        if part.step is not None and part.step < 0:
+            return self.materialise()[part]
+        return RecordOrders(self.first, self.places[part], self.suffix)
 
     def materialise(self, tail: bytes = b"") -> list[bytes]:
         """Return all orders, each with a tail, spelled out; do not change the list."""
-        if tail:
-            return self._spelled_out(self.suffix + tail)
-        if self._materialised is None:
-            self._materialised = self._spelled_out(self.suffix)
-        return self._materialised
+        return self._spelled_out(tail) if tail else super().materialise()
 
-    def _spelled_out(self, suffix: bytes) -> list[bytes]:
-        first, places = self.first, self.places
+    def _spelled_out(self, tail: bytes = b"") -> list[bytes]:
+        first, places, suffix = self.first, self.places, self.suffix + tail
         if type(places) is range and places.step == 1:
             return orders_of(first + places.start, len(places), suffix)
         if not places or len(places) * _SPARSE < places[-1] - places[0]:
@@ -241,47 +239,35 @@ class RowOrders(PackedOrders):
         places: The number of each record among those of all fronts from `first` on, ascending.
     """
 
-    __slots__ = ("_materialised", "first", "places", "suffixes")
+    __slots__ = ("first", "places", "suffixes")
 
     def __init__(self, first: int, suffixes: Sequence[bytes], places: Sequence[int]) -> None:
+        self._materialised = None
         self.first, self.suffixes, self.places = first, suffixes, places
-        self._materialised: list[bytes] | None = None
 
     def __len__(self) -> int:
         return len(self.places)
 
-    @overload
-    def __getitem__(self, index: int) -> bytes: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Orders: ...
-
-    def __getitem__(self, index: int | slice) -> bytes | Orders:
-        if self._materialised is not None:
-            return self._materialised[index]
-        if isinstance(index, slice):
-            step = 1 if index.step is None else index.step
-            return RowOrders(self.first, self.suffixes, self.places[index]) if step > 0 else [*self][index]
+    def _at(self, index: int) -> bytes:
         row, column = divmod(self.places[index], len(self.suffixes))
         return encode_time(self.first + row) + self.suffixes[column]
 
-    def __iter__(self) -> Iterator[bytes]:
-        return iter(self.materialise())
+    def _part(self, part: slice) -> Orders:
+        if part.step is not None and part.step < 0:
+            return self.materialise()[part]
+        return RowOrders(self.first, self.suffixes, self.places[part])
 
-    def materialise(self) -> list[bytes]:
-        """Return all orders, spelled out and cached; do not change the list."""
-        if self._materialised is None:
-            places, suffixes = self.places, self.suffixes
-            if not places:
-                return []
-            low, high = places[0] // len(suffixes), places[-1] // len(suffixes) + 1
-            times = orders_of(self.first + low, high - low, b"")
-            every = [time + suffix for time in times for suffix in suffixes]
-            if len(every) > len(places):
-                before = low * len(suffixes)
-                every = [every[place - before] for place in places]
-            self._materialised = every
-        return self._materialised
+    def _spelled_out(self) -> list[bytes]:
+        places, suffixes = self.places, self.suffixes
+        if not places:
+            return []
+        low, high = places[0] // len(suffixes), places[-1] // len(suffixes) + 1
+        times = orders_of(self.first + low, high - low, b"")
+        every = [time + suffix for time in times for suffix in suffixes]
+        if len(every) == len(places):
+            return every
+        before = low * len(suffixes)
+        return [every[place - before] for place in places]
 
     def counted(self, first: int) -> Sequence[int]:
         """Return `places` as they are counted from another first time."""
@@ -309,37 +295,24 @@ class TailedOrders(PackedOrders):
         tails: The bytes at the end of each order.
     """
 
-    __slots__ = ("_materialised", "bases", "tails")
+    __slots__ = ("bases", "tails")
 
     def __init__(self, bases: RecordOrders, tails: Sequence[bytes]) -> None:
+        self._materialised = None
         self.bases, self.tails = bases, tails
-        self._materialised: list[bytes] | None = None
 
     def __len__(self) -> int:
         return len(self.tails)
 
-    @overload
-    def __getitem__(self, index: int) -> bytes: ...
+    def _at(self, index: int) -> bytes:
+        return self.bases[index] + self.tails[index]
 
-    @overload
-    def __getitem__(self, index: slice) -> Orders: ...
+    def _part(self, part: slice) -> Orders:
+        bases = self.bases[part]
+        return TailedOrders(bases, self.tails[part]) if type(bases) is RecordOrders else self.materialise()[part]
 
-    def __getitem__(self, index: int | slice) -> bytes | Orders:
-        if self._materialised is not None:
-            return self._materialised[index]
-        if not isinstance(index, slice):
-            return self.bases[index] + self.tails[index]
-        bases = self.bases[index]
-        return TailedOrders(bases, self.tails[index]) if type(bases) is RecordOrders else [*self][index]
-
-    def __iter__(self) -> Iterator[bytes]:
-        return iter(self.materialise())
-
-    def materialise(self) -> list[bytes]:
-        """Return all orders, spelled out and cached; do not change the list."""
-        if self._materialised is None:
-            self._materialised = list(map(add, self.bases.materialise(), self.tails))
-        return self._materialised
+    def _spelled_out(self) -> list[bytes]:
+        return list(map(add, self.bases.materialise(), self.tails))
 
 
 def stamped(first: int, records: int, suffix: bytes) -> Orders:

@@ -27,7 +27,7 @@ Encode = Callable[[Sequence[Any]], Sequence[Any]]
 
 
 class Damage(NamedTuple):
-    """A range of bytes of an output that are not as written, and what is wrong."""
+    """A range of bytes of an output that are not as written, and the fault."""
 
     start: int
     end: int
@@ -67,7 +67,7 @@ def goes_on(context: EdgeContext, mode: Mode, held: str | None, place: str, *, e
         empty: Whether there is no output at all.
 
     Raises:
-        SinkError: It has to go on, and what is there is not its own.
+        SinkError: It has to go on, and the output that is there is not its own.
     """
     kept = context.continued is not None
     if held == context.fingerprint and (kept or mode == "resume"):
@@ -191,7 +191,7 @@ class Sink(ABC):
     def rehearse(self) -> None:
         """Raise the error that `open` would raise, without touching anything.
 
-        It finds what can be known beforehand. For `flamestream check`.
+        It finds the faults that can be known beforehand. For `flamestream check`.
 
         Raises:
             SinkError: It would refuse.
@@ -221,7 +221,7 @@ class Sink(ABC):
             that nothing below it is written again. `MIN_TIME` when there is none.
 
         Raises:
-            SinkError: It cannot be opened, or what is there cannot be resumed.
+            SinkError: It cannot be opened, or the output that is there cannot be resumed.
         """
         return MIN_TIME
 
@@ -260,14 +260,14 @@ class Sink(ABC):
         return None
 
     async def write_encoded(self, time: int, encoded: Sequence[Any]) -> None:
-        """Store a batch as `write` does, given what the encoder has made of it.
+        """Store a batch as `write` does, given in the form that the encoder has made of it.
 
         Only called where there is an encoder.
         """
         await self.write(time, encoded)
 
     async def sync(self, time: int) -> None:
-        """Make durable what was written, and that it is complete below `time`.
+        """Make the written output durable, and the fact that it is complete below `time`.
 
         A snapshot of that time is about to be recorded, and nothing below it will be written again. `open` returns at
         least `time` from then on.
@@ -280,7 +280,7 @@ class Sink(ABC):
         return
 
     async def aclose(self) -> None:
-        """Make durable what was written and release what is held. May be called twice."""
+        """Make the written output durable, and release all resources. May be called twice."""
         return
 
 
@@ -308,7 +308,7 @@ class PartitionedSink(Sink):
 
     `write` is given numbers of outputs in the place of payloads: those that partitions have stored since the last call.
     From then on the outputs below its time are complete. `sync` and `aclose` apply to all of them together; a partition
-    has made durable what it has written before `sync` is called here.
+    has made its output durable before `sync` is called here.
     """
 
     @abstractmethod

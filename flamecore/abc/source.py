@@ -144,7 +144,7 @@ class Reader(ABC):
     async def read(self, limit: int) -> Batch | None:
         """Return the next records, in order.
 
-        Waits until there is at least one, and then returns what is there without waiting for more: a batch is
+        Waits until there is at least one, and then returns those that are there without waiting for more: a batch is
         never held back to grow. Cancelling the wait loses nothing,
         and ends it soon: within `job.source_timeout_s`, or the job ends with an error.
 
@@ -187,7 +187,7 @@ class Reader(ABC):
         return None
 
     async def aclose(self) -> None:
-        """Release what the reader holds. May be called twice."""
+        """Release all resources of the reader. May be called twice."""
         return
 
 
@@ -222,7 +222,7 @@ class Source(ABC):
         return ("",)
 
     def reads(self, place: str) -> bool:
-        """Return whether the source reads what is written to a place.
+        """Return whether the source reads the data that is written to a place.
 
         A job whose source reads the output of its own sink is refused.
 
@@ -236,14 +236,14 @@ class Source(ABC):
         return ""
 
     def decode_original(self, original: bytes) -> Any:
-        """Make the payload of a record again from what `Reader.original` returned.
+        """Make the payload of a record again from the result of `Reader.original`.
 
         Args:
             original: The record as it was read, perhaps corrected by hand.
 
         Raises:
             ValueError: It is malformed; the text says why.
-            SourceError: This source keeps no originals, or lacks what it needs besides.
+            SourceError: This source keeps no originals, or lacks something else that it needs.
         """
         raise SourceError(
             f"source {self.context.name!r}: driver {self.name!r} cannot read dead letters again",

@@ -5,7 +5,7 @@ Everything else follows from that law. A blob is there whole or not at all. A sn
 is made of, so it is there in one step. The run that first creates the blob of an epoch owns that epoch, so of two runs
 of one job only one goes on.
 
-A store does not know what blobs mean: see `flamecore.runtime.state.format`.
+A store does not know the meaning of blobs: see `flamecore.runtime.state.format`.
 """
 
 from __future__ import annotations
@@ -151,5 +151,5 @@ class Store(ABC):
         """
 
     async def aclose(self) -> None:
-        """Release what is held. May be called twice."""
+        """Release all resources. May be called twice."""
         return

@@ -2,10 +2,10 @@
 
 Addresses are names: `worker/3`, `acker/0`, `rear/counts`. There is one channel for each (sender, receiver). The laws:
 
-* FIFO: a channel never reorders, never duplicates, never drops; what is lost is an error, not a gap;
+* FIFO: a channel never reorders, never duplicates, never drops; a lost message is an error, not a gap;
 * no order is promised *between* channels;
-* `send` waits while the receiver has no room, `aclose` first hands over what was sent;
-* a transport knows nothing of progress, operations or the meaning of what it carries.
+* `send` waits while the receiver has no room, `aclose` first hands over all messages that were sent;
+* a transport knows nothing of progress, operations or the meaning of its messages.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Outlook:
         place: Place where other processes would reach this one, in words for people; empty: none can.
         join: The address that `flamestream worker --join` takes to find this process, with one of the transport's
             schemes; empty: it is not known before it starts.
-        tls: Whether what leaves the process is encrypted; None: it does not leave this machine.
+        tls: Whether messages that leave the process are encrypted; None: they do not leave this machine.
         missing: Protection that is missing on the way to other machines, and that the options allow to be missing.
     """
 
@@ -145,7 +145,7 @@ class Endpoint(ABC):
 
     @abstractmethod
     async def aclose(self) -> None:
-        """Hand over what was sent, then unbind the address.
+        """Hand over all messages that were sent, then unbind the address.
 
         Messages not yet received are discarded. A second call does nothing.
         """
@@ -186,7 +186,7 @@ class Transport(ABC):
         """Return the abilities of this transport with these options."""
 
     def outlook(self) -> Outlook:
-        """Return what `start` would do, without listening or connecting.
+        """Return the effects that `start` would have, without listening or connecting.
 
         For `flamestream check`.
 

@@ -25,7 +25,7 @@ def place_of(path: str | Path, *, folder: bool = False) -> str:
 
 
 def covers(pattern: str, place: str, *, below: bool = False) -> bool:
-    """Return whether reading a path reads what is written to a place.
+    """Return whether reading a path reads the data that is written to a place.
 
     Args:
         pattern: A file, a folder or a glob.

@@ -46,7 +46,7 @@ class WaitQueue(Generic[T]):
             async with asyncio.timeout(limit_s):
                 await turn
         finally:
-            # Also if it was cancelled: what nobody waits for any more must not be handed over.
+            # Also if it was cancelled: a thing whose sender has gone must not be handed over.
             if waiting in self._queue:
                 self._queue.remove(waiting)
 

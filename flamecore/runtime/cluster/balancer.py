@@ -48,7 +48,7 @@ class Window:
         self.epoch, self.first = epoch, first
         self.since = monotonic()
         self.due_s = _LEAST_S
-        """Length at which the loads are looked at next: twice that of the last time, which bounds what looks cost."""
+        """Length at which the loads are looked at next: twice that of the last time, which bounds the cost of looks."""
 
     @property
     def passed_s(self) -> float:
@@ -61,7 +61,7 @@ class Experience:
 
     Attributes:
         known: Seconds of the busiest worker for a record, by placement.
-        disappointments: Number of moves in a row that have saved less than half of what was predicted.
+        disappointments: Number of moves in a row that have saved less than half of the prediction.
     """
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ class Balancer:
     Args:
         nodes: The job's processes, with its context.
         reconfiguration: The one that moves.
-        downtime: The pauses of the job, which tell what a move costs.
+        downtime: The pauses of the job, which tell the cost of a move.
     """
 
     def __init__(self, nodes: NodeManager, reconfiguration: Reconfiguration, downtime: Downtime) -> None:

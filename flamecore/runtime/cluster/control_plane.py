@@ -1,7 +1,7 @@
 """The control plane: messages of nodes and clients in, events out.
 
-It notes in the membership what nodes say of themselves, and sends nothing. An event is a value in a queue, and the job
-acts on it.
+It notes in the membership the messages of nodes about themselves, and sends nothing. An event is a value in a queue, on
+which the job acts.
 
 A node is gone when its process has ended, when its connection is lost, when others cannot reach it, or when it has been
 silent for long. The first of these counts.

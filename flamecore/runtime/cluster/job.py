@@ -1,16 +1,15 @@
 """A job on several processes: nodes, with control and rears in the supervisor.
 
-A job lives in epochs. In each the nodes are assigned their
-parts, open what they read, load the state they go on from, and say that they are ready; then the fronts begin. When a
-node dies or is lost, a job that keeps state ends the epoch, has the node replaced, and goes on in another from its last
-snapshot: the processes that are well stay, and so do the sinks. A job that keeps none ends, with an error that names
-the node.
+A job runs in epochs. In each the nodes are assigned their parts, open their inputs, load the state from which they
+continue, and say that they are ready; then the fronts begin. When a node dies or is lost, a job that keeps state ends
+the epoch, has the node replaced, and goes on in another from its last snapshot: the processes that are well stay, and
+so do the sinks. A job that keeps none ends, with an error that names the node.
 
-`flamecore.runtime.cluster.membership` is what is known of nodes. `flamecore.runtime.cluster.control_plane` notes there
-what they say, and makes events of what is to be acted on; `flamecore.runtime.cluster.nodes` starts nodes, sends them
-commands, waits for them and ends them. `flamecore.runtime.cluster.reconfiguration` makes the
-changes that clients ask for, `flamecore.runtime.cluster.context` goes from epoch to epoch, and
-`flamecore.runtime.cluster.status` reports on the job, and on its downtime between epochs.
+`flamecore.runtime.cluster.membership` knows the nodes. `flamecore.runtime.cluster.control_plane` notes their messages
+there, and makes events of those that the job acts on; `flamecore.runtime.cluster.nodes` starts nodes, sends them
+commands, waits for them and ends them. `flamecore.runtime.cluster.reconfiguration` makes the changes that clients ask
+for, `flamecore.runtime.cluster.context` goes from epoch to epoch, and `flamecore.runtime.cluster.status` reports on the
+job, and on its downtime between epochs.
 """
 
 from __future__ import annotations
@@ -112,7 +111,7 @@ class ClusterJob(AnyJob):
         return self._status.stats(self._elapsed_s)
 
     def described(self) -> dict[str, object]:
-        """Return the nodes, what each hosts, and the progress; it holds no secret."""
+        """Return the nodes, the parts of each, and the progress; it holds no secret."""
         return self._status.described(self.stats(), self._context, self._restart_policy.faults)
 
     # -- its start and its end -------------------------------------------------------------------------------------
@@ -171,7 +170,7 @@ class ClusterJob(AnyJob):
         balancer = Balancer(self._nodes, self._reconfiguration, self._downtime)
         self._status.balance = balancer.described
         # The stack runs these in reverse: first the nodes end, while their last counts are still
-        # heard; then the tasks that hear them; then what is left of earlier epochs.
+        # heard; then the tasks that hear them; then the rest of earlier epochs.
         stack.push_async_callback(self._end_rest)
         listening, watching = control_plane.listen(sender.endpoint), control_plane.watch(self._deploy.silence_timeout_s)
         for work in (
@@ -207,7 +206,7 @@ class ClusterJob(AnyJob):
         await self._nodes.leave(self._deploy.stop_timeout_s)
 
     async def _end_rest(self) -> None:
-        """End what is left of earlier epochs."""
+        """End the rest of earlier epochs."""
         try:
             if self.epoch is not None:
                 await self.epoch.halt(self._background.add)
@@ -216,7 +215,7 @@ class ClusterJob(AnyJob):
             await self._close(self._nodes.sender)
 
     async def _close(self, way: Transport | Sender | JobRegistry) -> None:
-        """Hand over what was sent, and close.
+        """Hand over all messages that were sent, and close.
 
         A lost peer that is still connected is not waited for beyond `deploy.stop_timeout_s`.
         """

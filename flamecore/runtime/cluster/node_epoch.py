@@ -1,6 +1,6 @@
 """One epoch of a node process, and the context that outlives epochs.
 
-After a fault every surviving process ends what it runs and takes on a new assignment, without starting anew: its
+After a fault every surviving process ends its parts and takes on a new assignment, without starting anew: its
 imports, its connections and its store stay.
 """
 
@@ -104,7 +104,7 @@ class NodeEpoch:
         return asdict(merged([self.node.stats(), *(load.counts() for load in self._loads)]))
 
     async def leave(self, *, orderly: bool) -> None:
-        """End the epoch; if orderly, hand over first what was sent."""
+        """End the epoch; if orderly, hand over first all messages that were sent."""
         if orderly:
             await self.node.aclose()
         else:

@@ -211,7 +211,7 @@ class NodeProcess:
     def _lost(self, error: PeerGoneError) -> None:
         locations = self._session.locations
         parts = (place for address, place in locations.items() if not address.startswith("node/"))
-        if self._node_epoch is not None and error.peer in parts:  # otherwise it has no part in what runs now
+        if self._node_epoch is not None and error.peer in parts:  # otherwise it has no part in the present epoch
             self._part_failed(error, error.peer)
 
 

@@ -51,7 +51,7 @@ class NodeManager:
         host: The host that starts nodes.
         sender: The control's sender.
         bootstrap: Values that a node started by the host needs to join; None: nodes are started elsewhere.
-        events: Queue that takes what the job is to act on.
+        events: Queue of the events that the job acts on.
 
     Attributes:
         leaving: Whether the job ends, and the nodes with it.
@@ -108,7 +108,7 @@ class NodeManager:
                 name = f"{role}-{index}" + (f".{again}" if again else "")
                 if beside is not None:
                     self.members.standby.add(name)
-                # The first worker reads what is piped in; no other touches the terminal.
+                # The first worker reads the input that is piped in; no other touches the terminal.
                 slots.append(NodeSlot(name, role, terminal=(role, index) == ("worker", 0)))
         if slots:
             try:
@@ -245,7 +245,7 @@ class NodeManager:
     def _welcome(self, address: str, node: Join) -> None:
         """Admit a node, in the place of an earlier process of its name.
 
-        A service manager starts again what has died.
+        A service manager starts a process again that has died.
         """
         members = self.members
         members.locations[address] = node.location

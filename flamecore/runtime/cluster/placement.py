@@ -1,6 +1,6 @@
 """The placement of a job's parts on processes, and reasons to refuse a start.
 
-A job does what is computed here, and `flamestream check` shows it.
+A job follows the placement that is computed here, and `flamestream check` shows it.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ class JobStatus:
         await self._rates.watch(look)
 
     def described(self, stats: JobStats, context: JobContext, faults: int) -> dict[str, object]:
-        """Return the nodes, what each hosts, and the progress; it holds no secret.
+        """Return the nodes, the parts of each, and the progress; it holds no secret.
 
         Args:
             stats: A look at the job.

@@ -65,7 +65,7 @@ def inherited(old: JobConfig, new: JobConfig) -> JobConfig:
 
 
 def check_unchanged(old: JobSpec, new: JobSpec) -> None:
-    """Raise an error if a version changes what a running job cannot change.
+    """Raise an error if a version changes tables that a running job cannot change.
 
     Raises:
         ConfigError: It does; the text names the keys.

@@ -32,7 +32,7 @@ from flamecore.runtime.operators.table import Operators
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Drivers:
-    """The drivers of a job's parts, and what makes them.
+    """The drivers of a job's parts, and their factories.
 
     Attributes:
         names: Name of the driver of each part, by dotted key: "transport", "source.lines", …
@@ -341,7 +341,7 @@ class JobSpec:
         return self.drivers.make_acker(plan, self.config)
 
     def described(self) -> dict[str, Any]:
-        """Return what would run where, for people and programs; it holds no secret."""
+        """Return the places of all parts, for people and programs; it holds no secret."""
         config = self.config
 
         def ends(section: str, vertices: Iterable[Vertex], edges: Mapping[str, Edge]) -> dict[str, object]:

@@ -254,7 +254,7 @@ class Epoch:
 
         If a part is out of reach, it is a `FaultError`, and the job may continue in another epoch.
         """
-        # The first outcome counts: what fails as parts of an ended epoch close is a consequence.
+        # The first outcome counts: an error of a part of an ended epoch, as it closes, is a consequence.
         if self.outcome.done():
             return
         self.outcome.set_exception(FaultError(error) if isinstance(error, TransportError) else error)

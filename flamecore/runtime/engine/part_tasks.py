@@ -55,7 +55,7 @@ class PartTasks:
         # Rears are not cancelled with the others: the contents of a sink would be unknown after
         # half a write.
         written = await asyncio.gather(*[rear.writer.halt() for rear in rears], return_exceptions=True)
-        # Errors of partitions do not count here: whatever follows opens them, and looks at what they hold.
+        # Errors of partitions do not count here: the next epoch or run opens them, and looks at their contents.
         partitions = [partition for worker in workers for partition in worker.partitions.values()]
         await asyncio.gather(*[partition.writer.halt() for partition in partitions], return_exceptions=True)
         for rear in rears:

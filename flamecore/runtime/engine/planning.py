@@ -111,7 +111,7 @@ async def open_history(
     deadline = deadlines.store(store.name, state.commit_timeout_s)
     stack.push_async_callback(deadlines.close, deadline, store.aclose)
     await store.open()
-    # The lease before the scan: what is found while another run is active does not last.
+    # The lease before the scan: the contents do not last while another run is active.
     if lost is not None and settings.leased and store.capabilities.durable:
         lease = await StateLease.acquire(
             store, settings.name, lease_s=state.lease_s, lost=lost, take_over=settings.take_over, listed=listed

@@ -18,7 +18,7 @@ from flamecore.runtime.operators.cycles import KeyedAgenda, KeyedLoopHead, LoopH
 
 
 class _Cycles:
-    """The cycles of a graph, and what lies on them and behind them.
+    """The cycles of a graph, and the vertices on them and behind them.
 
     Args:
         graph: The graph.

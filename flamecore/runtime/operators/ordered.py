@@ -701,7 +701,7 @@ class OrderedOperator(StatefulOperator):
             self._note_since(zip(keys, before, strict=True))
 
     def _note_together(self, orders: Orders, payloads: Sequence[Any], found: Stretch) -> None:
-        """Note what is about to be worked on in one call."""
+        """Note the items that are about to be worked on in one call."""
         if self._snapshots:
             records = self._records
             before = {key: records.get(key) for some in (found.kept, found.changed) for key in some}

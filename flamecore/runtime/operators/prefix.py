@@ -137,7 +137,7 @@ def records_of(block: Block) -> list[Ahead | None]:
 
 
 def runs_of(records: Iterable[tuple[bytes, Ahead]]) -> Iterator[tuple[Orders, list[object]]]:
-    """Yield what enters behind the prefix, in runs: orders and payloads.
+    """Yield the items that enter behind the prefix, in runs: orders and payloads.
 
     Args:
         records: The order of each record, and what has come of it; in ascending order.

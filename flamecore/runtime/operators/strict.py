@@ -108,7 +108,7 @@ def early_orders(plan: Plan) -> list[bytes]:
 
 
 def strict_vertex(vertex: Vertex, plan: Plan, encodes: Encodes = NOT_ENCODED) -> Vertex:
-    """Return a copy of a vertex whose functions check what the plan asks for.
+    """Return a copy of a vertex whose functions make the checks of the plan.
 
     By default they check the types of results, without their contents; and that those which have to be encoded can be.
     """

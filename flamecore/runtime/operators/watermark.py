@@ -162,7 +162,7 @@ class Watermark:
         return self._vertices[origin], origin[1]
 
     def cut(self, before: bytes) -> Mapping[object, object]:
-        """Return what has changed for a snapshot at an encoded time, by name."""
+        """Return the changes for a snapshot at an encoded time, by name."""
         log = self._log
         if log is None:
             return {}

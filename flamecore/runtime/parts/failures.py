@@ -147,7 +147,7 @@ class Failures:
         return letters
 
     def _kept(self, failure: Failure, front: Front) -> Failure:
-        """Return a failure with what is needed to read its record again."""
+        """Return a failure with the facts that are needed to read its record again."""
         return failure._replace(
             origin=front.name.source,
             # Read once more by the source: nothing is kept for it on the way of all records that do not fail.
@@ -260,7 +260,7 @@ def _shown(vertex: Vertex, payload: object) -> object:
 def _reason(error: Exception) -> str:
     """Return why a record failed.
 
-    For an error of the engine it also says what to do about it.
+    For an error of the engine it also gives the remedy.
     """
     if isinstance(error, FlameError):
         return ". ".join(filter(None, (error.what, error.hint)))

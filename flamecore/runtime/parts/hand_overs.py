@@ -46,7 +46,7 @@ class HandOvers:
         self._at_rest = False
 
     def flush(self, out: Outgoing, now: float, *, at_rest: bool) -> None:
-        """Append what the outboxes hold, and the reports, to the messages to send.
+        """Append the contents of the outboxes, and the reports, to the messages to send.
 
         Args:
             out: The messages.
@@ -58,7 +58,7 @@ class HandOvers:
             for target, outbox in enumerate(self._outboxes):
                 if outbox:
                     out.append((f"worker/{target}", self._pack(outbox)))
-        # Only now: had an item been acknowledged before what came of it was handed over, the minimum time could pass
+        # Only now: had an item been acknowledged before its outputs were handed over, the minimum time could pass
         # items that are on their way.
         for ack in self.owed:
             reporter.ack(*ack)

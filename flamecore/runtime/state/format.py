@@ -3,7 +3,7 @@
 A snapshot at time T holds all that is needed to continue from T (paper 000, "Fault tolerance"): the position of every
 front, and the state below T of every stateful operation. It is one blob, the *manifest*, that names others, the
 *parts*: each holds the changes of one worker's state between two snapshots, and some unchanged state. So a snapshot
-costs what has changed, and few parts are needed to read one (`flamecore.runtime.state.writer`).
+costs as much as has changed, and few parts are needed to read one (`flamecore.runtime.state.writer`).
 
     epoch/E                 a run of the job, or a restart after a fault: what it continues from
     commit/E/N              a manifest: the N-th snapshot, taken in epoch E

@@ -1,9 +1,9 @@
 """The history of a job's state: epochs, snapshots, ownership and rollback.
 
 Every start of a job, and every restart after a fault, is an *epoch* (paper 000). It begins by creating the epoch's
-blob, which lists what it continues from; if several runs try, only one succeeds. Later writes of an earlier epoch are
-not in that list, so they do not count. Two snapshots are kept: if the newest is damaged, the one before is used; before
-the first one there is the beginning.
+blob, which lists the blobs from which it continues; if several runs try, only one succeeds. Later writes of an earlier
+epoch are not in that list, so they do not count. Two snapshots are kept: if the newest is damaged, the one before is
+used; before the first one there is the beginning.
 """
 
 from __future__ import annotations
@@ -251,7 +251,7 @@ class History:
         await self._check_sinks(delivered_up_to, contents.last, journals.end)
         self.journals = journals.blobs
         self._digests = {**contents.digests, **dict(journals.digests)}
-        # Not below what any sink holds: a new time that a sink already has would make an output
+        # Not below the times that any sink holds: a new time that a sink already has would make an output
         # look delivered.
         self._floor = max([self.start, *delivered_up_to.values()])
         self.fronts = tuple(
@@ -423,7 +423,7 @@ class History:
         return len(self.snapshots) > 1 or self.beginning
 
     def resume(self) -> Resume:
-        """Return the message that tells the workers what to continue from."""
+        """Return the message that tells the workers from where to continue."""
         commit = self.snapshot.blob if self.snapshot is not None else ""
         fronts = tuple((front.position, front.next_time, front.ended) for front in self.fronts)
         blobs = (commit, *self.journals)
@@ -520,7 +520,7 @@ class History:
 
     async def tidy_once(self) -> None:
         """Tidy up once per epoch."""
-        # Garbage is only what faults leave, so once in an epoch is enough.
+        # Only faults leave garbage, so once in an epoch is enough.
         if self._tidied != self.epoch and not self.beginning:
             self._tidied = self.epoch
             await self.tidy()

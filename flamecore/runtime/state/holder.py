@@ -1,4 +1,4 @@
-"""The holder of a state, and what this host knows of its process.
+"""The holder of a state, and the knowledge of this host about its process.
 
 A process is identified by the host's boot, its process id namespace, its id and its start time: no other process
 ever has all four. On another host, or in another container, only its heartbeats show that it runs.

@@ -1,7 +1,7 @@
 """The contents of a job's store: its epochs, and which of their blobs count.
 
-Every epoch's blob lists what it continues from (paper 000). Later writes of an earlier epoch are not in that list, so
-they do not count. Blobs that no record or snapshot needs are garbage.
+Every epoch's blob lists the blobs from which it continues (paper 000). Later writes of an earlier epoch are not in that
+list, so they do not count. Blobs that no record or snapshot needs are garbage.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ async def scan(store: Store) -> StoreContents:
         CorruptError: The record of the last epoch is damaged or missing, or epochs are of several states, so what
             counts is not known.
     """
-    # A running job deletes what it needs no more while this reads: a listing that has gone stale is
+    # A running job deletes blobs that it needs no more while this reads: a listing that has gone stale is
     # no damage, so it is read again.
     for _ in range(_TRIES):
         if (found := await _scan(store)) is not None:

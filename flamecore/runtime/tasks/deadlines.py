@@ -2,7 +2,7 @@
 
 A driver may hang: on a server that does not answer, on a disk that is gone. The job then warns, and later fails. A call
 that timed out is not retried: its effect is unknown. This is safe: a sink that stores a batch and its time in one step
-tells the next run what it holds, and accepts nothing more from the former run.
+tells the next run its contents, and accepts nothing more from the former run.
 
 `asyncio.timeout_at` with `reschedule` does not do: it cancels the waiting task, and takes effect when the driver heeds
 that. A driver that does not, in a write to a dead disk, would hold the job for ever. It also says nothing before the

@@ -1,4 +1,4 @@
-"""The task of a partition: stores what its worker releases, and tells the rear how far."""
+"""The task of a partition: stores the outputs that its worker releases, and tells the rear how far."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class PartitionTask:
         return taken
 
     async def make_durable(self) -> None:
-        """Make durable what was written.
+        """Make the written output durable.
 
         Raises:
             SinkError: It fails, or another run has taken over.

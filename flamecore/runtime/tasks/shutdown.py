@@ -81,7 +81,7 @@ class Shutdown:
         except BaseException as error:
             first = self._met if self._met is not None and isinstance(error, Exception) else error
             others = [other for other in (self._expected, self._met, error) if other is not None]
-            # The first error names the cause; what follows it as resources close is said in notes.
+            # The first error names the cause; later ones, as resources close, are notes of it.
             for text in dict.fromkeys(map(str, others)):
                 if text != str(first):
                     first.add_note(f"also: {text}")

@@ -72,7 +72,7 @@ class ReturnedCredit:
         self._noted = False
 
     def note(self, word: Delivered) -> None:
-        """Note when what a rear reports was delivered."""
+        """Note the times of the deliveries that a rear reports."""
         self._noted = True
         self._times.note(word, monotonic())
 

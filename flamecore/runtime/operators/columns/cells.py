@@ -58,7 +58,7 @@ class Past:
         self._whole: set[Turn] = set()  # the turns of which all cells are known, those that came later too
 
     def note(self, before: Mapping[Turn, Mapping[Any, Any]]) -> None:
-        """Note what cells have been until now, unless that is known already."""
+        """Note the cells as they have been until now, unless that is known already."""
         for turn, cells in before.items():
             noted = self.cells.setdefault(turn, {})
             if cells.keys() <= noted.keys():  # as nearly always: most items are of keys that have come before
@@ -66,7 +66,7 @@ class Past:
             self._add(noted, cells, set(cells).difference(noted))
 
     def note_all(self, turn: Turn, cells: Mapping[Any, Any], new: Iterable[Any]) -> None:
-        """Note what all cells of a turn have been until now, as `note` does.
+        """Note all cells of a turn as they have been until now, as `note` does.
 
         Args:
             turn: The turn.

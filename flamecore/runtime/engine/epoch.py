@@ -27,7 +27,7 @@ from flamecore.runtime.state.format import Manifest
 from flamecore.runtime.state.history import History
 from flamecore.runtime.tasks.deadlines import Deadlines
 from flamecore.runtime.tasks.door import Door, anything
-from flamecore.runtime.tasks.event_loop import heed, start
+from flamecore.runtime.tasks.event_loop import ignore_outcome, start
 from flamecore.runtime.tasks.sender import Sender
 
 
@@ -105,7 +105,7 @@ class Epoch:
         self.name = name
         self.plan = plan
         self.outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.outcome.add_done_callback(heed)  # an epoch that is over may fail again
+        self.outcome.add_done_callback(ignore_outcome)  # an epoch that is over may fail again
         self.first_delivery = FirstDelivery()
         self.node = Node(
             plan,

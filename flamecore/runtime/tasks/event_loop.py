@@ -32,7 +32,7 @@ class BackgroundTasks:
     def add(self, task: asyncio.Task[None]) -> None:
         """Keep a task until it ends, and ignore its outcome."""
         self.keep(task)
-        task.add_done_callback(heed)
+        task.add_done_callback(ignore_outcome)
 
     def keep(self, task: asyncio.Task[None]) -> None:
         """Keep a task until it ends; asyncio reports its unexpected errors."""
@@ -45,7 +45,7 @@ class BackgroundTasks:
             task.cancel()
 
 
-def heed(done: asyncio.Future[None]) -> None:
+def ignore_outcome(done: asyncio.Future[None]) -> None:
     """Ignore the outcome of a future, so that asyncio does not report its error."""
     if not done.cancelled():
         done.exception()

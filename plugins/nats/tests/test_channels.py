@@ -235,10 +235,10 @@ def test_a_missing_receiver_is_an_error_after_four_attempts() -> None:
     line = FakeLine()
     line.out.push(b"x")
     for _ in range(MISSES - 1):
-        line.out.patience.missed()
+        line.out.detector.missed()
         line.out.tick()
         assert line.out.error is None
-    line.out.patience.missed()
+    line.out.detector.missed()
     line.out.tick()
     assert isinstance(line.out.error, PeerGoneError)
     with pytest.raises(PeerGoneError):
@@ -250,7 +250,7 @@ def test_after_an_outage_the_receiver_gets_the_limit_of_outages() -> None:
     line.out.push(b"x")
     line.out.renew()
     for _ in range(11):
-        line.out.patience.missed()
+        line.out.detector.missed()
         line.out.tick()
     assert line.out.error is None
     line.settle()

@@ -8,7 +8,7 @@ import pytest
 
 from flamecore.errors import PeerGoneError
 from flamestream_nats.channels.exchange import _until_next
-from flamestream_nats.channels.peers import EVERY, MISSES, Patience, Peers
+from flamestream_nats.channels.peers import EVERY, MISSES, FailureDetector, Peers
 from flamestream_nats.options import Options
 
 
@@ -100,14 +100,14 @@ def test_the_first_word_of_a_peer_after_an_outage_is_reported() -> None:
 
 
 def test_an_address_gets_the_usual_limit_once_its_process_is_back() -> None:
-    patience = Patience(Options(reconnect_timeout_s=3))
-    patience.renew()
+    detector = FailureDetector(Options(reconnect_timeout_s=3))
+    detector.renew()
     for _ in range(8):
-        patience.missed()
-        assert patience.tick() == ""
-    assert patience.in_outage
-    patience.back()
-    assert not patience.in_outage
+        detector.missed()
+        assert detector.tick() == ""
+    assert detector.in_outage
+    detector.back()
+    assert not detector.in_outage
     for number in range(MISSES):
-        patience.missed()
-        assert bool(patience.tick()) == (number == MISSES - 1)
+        detector.missed()
+        assert bool(detector.tick()) == (number == MISSES - 1)

@@ -239,8 +239,8 @@ class Exchange:
         """Note that a message of a process has arrived."""
         if self._peers.heard(location):
             for channel in self._channels.values():
-                if channel.location == location and channel.patience.in_outage:
-                    channel.patience.back()
+                if channel.location == location and channel.detector.in_outage:
+                    channel.detector.back()
 
     # -- arrivals -----------------------------------------------------------------------------------------------------
 
@@ -275,7 +275,7 @@ class Exchange:
         if (answer := self._asked.get(key)) is not None and not answer.done():
             answer.set_result(False)
         elif (channel := self._channels.get(key)) is not None:
-            channel.patience.missed()
+            channel.detector.missed()
         else:
             self._peers.missed(key)
 

@@ -16,7 +16,7 @@ from flamecore.toolkit.frames import Frame, Sequences
 from flamecore.toolkit.wait_queue import WaitQueue
 from flamestream_nats.channels.envelope import ASK, MORE, TELL, Kind, Letter, refused
 from flamestream_nats.channels.line import PROBE, STATE, Line
-from flamestream_nats.channels.peers import Patience
+from flamestream_nats.channels.peers import FailureDetector
 
 _ROUNDS: Final = 20
 """Most retransmissions of the same frames before the channel is given up."""
@@ -44,7 +44,7 @@ class Outgoing:
         self.error: FlameError | None = None
         self.settled = asyncio.Event()
         """Set while the receiver's process has everything, or once the channel has failed."""
-        self.patience = Patience(line.options)
+        self.detector = FailureDetector(line.options)
         self._line = line
         self._way = (birth, subject, reply)
         self._sequences = Sequences()
@@ -135,7 +135,7 @@ class Outgoing:
             return self._line.broken(self, self._replaced())
         self._receivers_birth = letter.birth
         self.location = location
-        self.patience.heard()
+        self.detector.heard()
         self._received = max(self._received, received)
         while self._kept and self._kept[0][0] <= received:
             self._kept.popleft()
@@ -169,7 +169,7 @@ class Outgoing:
         """Probe the receiver after one `heartbeat_s`, or fail if it is gone."""
         if not self._kept and not self._waiting:
             return
-        if reason := self.patience.tick():
+        if reason := self.detector.tick():
             text = f"nobody is at {self.receiver!r}: {reason}"
             self.fail(PeerGoneError(text, address=self.sender, peer=self.receiver))
         else:
@@ -177,7 +177,7 @@ class Outgoing:
 
     def renew(self) -> None:
         """Find out what was lost while the connection was broken."""
-        self.patience.renew()
+        self.detector.renew()
         if self._kept or self._waiting:
             self.probe()
 

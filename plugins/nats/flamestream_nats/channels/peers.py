@@ -19,7 +19,7 @@ EVERY: Final = 2
 """Ticks per heartbeat to a peer that is not in doubt: each heartbeat costs both processes."""
 
 
-class Patience:
+class FailureDetector:
     """Failure detector for a peer, run every `heartbeat_s` of a connected server."""
 
     def __init__(self, options: Options) -> None:
@@ -88,7 +88,7 @@ class Peers:
         self._options = options
         self._beat = beat
         self._lost = lost
-        self._peers: dict[str, Patience] = {}
+        self._peers: dict[str, FailureDetector] = {}
         self._keys: dict[str, str] = {}
         self._left: set[str] = set()  # messages sent before their farewell may arrive after it
 
@@ -103,7 +103,7 @@ class Peers:
             peer.heard()
             return first
         if location not in self._left:
-            self._peers[location] = Patience(self._options)
+            self._peers[location] = FailureDetector(self._options)
             self._keys[f"p{len(self._keys)}"] = location
         return False
 

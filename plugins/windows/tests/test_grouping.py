@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,6 +19,7 @@ from flamestream_windows.model.strategy import Strategy, strategy
 from flamestream_windows.model.times import MAX, MIN
 from flamestream_windows.model.triggers import AfterProcessingTime, AfterWatermark, Never
 from flamestream_windows.model.windows import Fixed, Sliding, Window, WindowFn
+from flamestream_windows.testing.laws import draw_events, draw_strategy
 
 TEN = Fixed(10)
 
@@ -114,3 +117,46 @@ def test_windows_that_join_wrongly_leave_the_record_as_it_was() -> None:
     with pytest.raises(ConsistencyError, match="not all among"):
         keys.element("k", Element("a", 1))
     assert keys.records == {}
+
+
+def test_the_next_turn_is_that_of_the_first_window_that_is_due(seeds: Callable[..., range]) -> None:
+    seen = 0
+    for seed in seeds(300):
+        rng = random.Random(seed)
+        grouping = Grouping(draw_strategy(rng), agg.collect())
+        keys = Keys(grouping, clock=0)
+        for key, event in draw_events(rng):
+            if isinstance(event, Element):
+                keys.element(key, event)
+            elif isinstance(event, Watermark):
+                keys.advance(event.to)
+            elif isinstance(event, Clock):
+                keys.tick(event.to)
+            for record in keys.records.values():
+                turns = [(grouping.due_of(cell, keys.moment), cell.window.start) for cell in record.open]
+                turns += [(grouping.strategy.expiry(window) + 1, window.start) for window in record.closed]
+                assert grouping.turn(record, keys.moment) == min(turns), f"seed {seed}"
+                seen += len(turns) > 1
+    assert seen > len(seeds(300))
+
+
+def test_windows_that_are_over_and_in_one_state_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = 0
+    ready = AfterWatermark.ready
+
+    def counted(self: AfterWatermark, state: Any, look: Any) -> bool:
+        nonlocal looked
+        looked += 1
+        return ready(self, state, look)
+
+    grouping = Grouping(
+        strategy(TEN, lateness=10**6, emit=t.at_watermark(late=t.count(1)), panes="discarding"), agg.count()
+    )
+    keys = Keys(grouping)
+    for at in range(0, 10_000, 10):
+        keys.element("k", Element("a", at))
+    assert len(keys.advance(10_000)) == 1000
+    monkeypatch.setattr(AfterWatermark, "ready", counted)
+    assert keys.advance(10_010) == []
+    assert len(keys.element("k", Element("a", 3))) == 2  # late, and a pane
+    assert looked < 10

@@ -106,8 +106,8 @@ GROUPING = {
     "timing that forgets what was given": ("(before is not None and before[0] != Timing.EARLY)", "False"),
     "discarding that keeps": ('if self.strategy.panes == "discarding" else', "if False else"),
     "windows that stay a tick too long": (
-        "if self.strategy.expiry(window) < to:",
-        "if self.strategy.expiry(window) + 1 < to:",
+        "expired and self.strategy.expiry(window) < to",
+        "expired and self.strategy.expiry(window) + 1 < to",
     ),
     "closed windows that stay": ("if self.strategy.expiry(window) >= to}", "}"),
     "elements of expired windows": (
@@ -117,8 +117,8 @@ GROUPING = {
     "retractions of nothing": ("for old in cell.outstanding:", "for old in ():"),
     "panes behind their window": ("at = min(at, window.end - 1)", "at = at + 3"),
     "no promised pane": ('if self.strategy.closing == "always" else None', "if False else None"),
-    "what is due once": ("return moment.input + 1", "return 2**62 + 1"),
-    "what is due too late": ("return cell.window.end\n", "return cell.window.end + 3\n"),
+    "what is due once": ("turns.append((moment.input + 1,", "turns.append((2**62 + 1,"),
+    "what is due too late": ("turns.append((window.end,", "turns.append((window.end + 3,"),
     "a record that can be changed": ("cells = tuple(", "cells = list("),
 }
 KEYED = {

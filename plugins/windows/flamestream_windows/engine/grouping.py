@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, assert_never
 
 from flamestream_windows.engine.values import (
@@ -25,7 +26,7 @@ from flamestream_windows.engine.values import (
 from flamestream_windows.model.aggregates import Aggregate
 from flamestream_windows.model.panes import Timing
 from flamestream_windows.model.strategy import FINAL, Strategy
-from flamestream_windows.model.triggers import Look
+from flamestream_windows.model.triggers import Look, State, walk
 from flamestream_windows.model.windows import Window, merged, ordered
 
 
@@ -40,6 +41,11 @@ class Grouping:
     def nothing(self) -> Record:
         """Return the initial record of a key."""
         return NOTHING
+
+    @cached_property
+    def timed(self) -> bool:
+        """Return whether the trigger looks at processing time."""
+        return any(each.timed for each in walk(self.strategy.trigger))
 
     def step(self, record: Record, given: Input, moment: Moment, key: Any = None) -> tuple[Record, list[Output]]:
         """Return the record of a key after an input, and what comes of it, in order.
@@ -92,9 +98,9 @@ class Grouping:
         cell = accept(self, cell, element, moment.input, moment.input, look)
         if at >= 0:
             return Record((*cells[:at], cell, *cells[at + 1 :]))
-        if not cells or _rank(cells[-1]) < _rank(cell):
+        if not cells or rank(cells[-1]) < rank(cell):
             return Record((*cells, cell))
-        return Record(tuple(sorted((*cells, cell), key=_rank)))
+        return Record(tuple(sorted((*cells, cell), key=rank)))
 
     def bundle(self, record: Record, elements: Iterable[Element], moment: Moment) -> tuple[Record, list[Output]]:
         """Take several elements, and look at the triggers once.
@@ -116,28 +122,45 @@ class Grouping:
 
     def due(self, record: Record, moment: Moment) -> tuple[int | None, int | None]:
         """Return the next watermark and clock at which a step may do anything."""
-        at = [self.strategy.expiry(window) + 1 for window in record.closed[:1]]
+        turn, trigger = self.turn(record, moment), self.strategy.trigger
         clocks: list[int] = []
+        for cell in record.open if self.timed else ():
+            clocks += [target for target in trigger.targets(cell.trigger) if target > moment.clock]
+        return None if turn is None else turn[0], min(clocks, default=None)
+
+    def turn(self, record: Record, moment: Moment) -> tuple[int, int] | None:
+        """Return the next watermark at which a step may do anything, and the start of the first window due then."""
+        trigger, expiry = self.strategy.trigger, self.strategy.expiry
+        look = Look(True, moment.clock, self.strategy.windows.merging)
+        turns = [(expiry(window) + 1, window.start) for window in record.closed[:1]]
+        final = trigger == FINAL
+        again: dict[State, bool] = {}  # many windows that are over are in the same state
+        expires: Window | None = None
         for cell in record.open:
-            at.append(self.due_of(cell, moment))
-            clocks += [target for target in self.strategy.trigger.targets(cell.trigger) if target > moment.clock]
-        return min(at, default=None), min(clocks, default=None)
+            window = cell.window
+            if not final and moment.input < window.end:
+                turns.append((window.end, window.start))
+                break  # those behind it end later
+            state = cell.trigger
+            if not final and state not in again:
+                # One that is ready again at once fires with the next step, and that may close the window.
+                again[state] = trigger.ready(state, look) and trigger.fire(state, look) != state
+            if again.get(state):
+                turns.append((moment.input + 1, window.start))
+            elif expires is None or window.start < expires.start:  # those behind it expire no earlier
+                expires = window
+                turns.append((expiry(window) + 1, window.start))
+        return min(turns, default=None)
 
     def due_of(self, cell: Cell, moment: Moment) -> int:
         """Return the next watermark at which a step may do anything with a window."""
-        strategy, trigger = self.strategy, self.strategy.trigger
-        if trigger == FINAL:
-            return strategy.expiry(cell.window) + 1
-        if moment.input < cell.window.end:
-            return cell.window.end
-        look = Look(True, moment.clock, strategy.windows.merging)
-        # One that is ready again at once fires with the next step, and that may close the window.
-        if trigger.ready(cell.trigger, look) and trigger.fire(cell.trigger, look) != cell.trigger:
-            return moment.input + 1
-        return strategy.expiry(cell.window) + 1
+        turn = self.turn(Record((cell,)), moment)
+        assert turn is not None
+        return turn[0]
 
 
-def _rank(cell: Cell) -> tuple[int, int]:
+def rank(cell: Cell) -> tuple[int, int]:
+    """Return the place of a window among those of its key."""
     return (cell.window.end, cell.window.start)
 
 
@@ -278,11 +301,19 @@ class _Step:
         if to <= self.input:
             return
         self.input = to
+        trigger, look = self.strategy.trigger, Look(True, self.now, self.merging)
+        ready: dict[State, bool] = {}  # many of them are in the same state
+        expired = True
         for window in ordered(window for window in self.cells if window.end <= to):
-            place = (window.end, window.start)
-            if self.strategy.expiry(window) < to:
-                self._emit(self.cells.pop(window), True, place)
-            else:
+            cell, place = self.cells[window], (window.end, window.start)
+            expired = expired and self.strategy.expiry(window) < to  # those behind one that is not expire no earlier
+            if expired:
+                del self.cells[window]
+                self._emit(cell, True, place)
+                continue
+            if cell.trigger not in ready:
+                ready[cell.trigger] = trigger.ready(cell.trigger, look)
+            if ready[cell.trigger]:
                 self.look(window, place)
         self.closed = {window for window in self.closed if self.strategy.expiry(window) >= to}
 

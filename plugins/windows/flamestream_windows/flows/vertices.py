@@ -17,7 +17,6 @@ from flamestream_windows.flows.stamps import Form
 from flamestream_windows.flows.work import FunctionWork, GroupingWork
 from flamestream_windows.model.aggregates import Aggregate, Named
 from flamestream_windows.model.panes import Dropped, Pane
-from flamestream_windows.model.triggers import walk
 from flamestream_windows.model.windows import Same
 
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -74,8 +73,7 @@ class TickingGrouped(Grouped):
 
 def grouped(grouping: Grouping) -> type[Grouped]:
     """Return the kind of a grouping."""
-    timed = any(each.timed for each in walk(grouping.strategy.trigger))
-    return TickingGrouped if timed else Grouped
+    return TickingGrouped if grouping.timed else Grouped
 
 
 @dataclass(eq=False, slots=True, repr=False)

@@ -11,7 +11,7 @@ Processing time is the global time of what is worked on.
 from __future__ import annotations
 
 from abc import abstractmethod
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
@@ -20,7 +20,7 @@ from flamecore.abc.operator import Work
 from flamecore.model.ordered import Now, Outcome, Timer
 from flamestream_windows.engine import values
 from flamestream_windows.engine.functions import FnRecord, Function
-from flamestream_windows.engine.grouping import Grouping
+from flamestream_windows.engine.grouping import Grouping, rank
 from flamestream_windows.engine.short import is_sessions
 from flamestream_windows.engine.values import Clock, Drop, Element, Emit, Firing, Late, Moment, Record, Watermark
 from flamestream_windows.flows.cells import group_cells
@@ -163,18 +163,22 @@ class GroupingWork(TimedWork):
         return state if self._alike is None or type(state) is not tuple else self._alike.spelled(state)
 
     def _turns(self, record: Record, moment: Moment) -> Iterator[Turn]:
-        for cell in record.open:
+        if self._alike is None:
+            # The first is enough, as what is due behind it waits for its turn: a key may have thousands of windows.
+            if (turn := self._step.turn(record, moment)) is not None:
+                yield turn
+            return
+        for cell in record.open:  # as in columns, where each cell has its turn
             yield self._step.due_of(cell, moment), cell.window.start
-        for window in record.closed[:1]:
-            yield self._step.strategy.expiry(window) + 1, window.start
 
     def _turn(self, record: Record, output: Any, moment: Moment) -> Turn:
         end, start = output.place
-        return next((self._step.due_of(cell, moment), start) for cell in record.open if cell.window == (start, end))
+        cell = record.open[bisect_left(record.open, (end, start), key=rank)]
+        return self._step.due_of(cell, moment), start
 
     def _ticks(self, record: Record, moment: Moment) -> Iterator[Turn]:
         targets = self._step.strategy.trigger.targets
-        for cell in record.open:
+        for cell in record.open if self._step.timed else ():
             yield from ((target, cell.window.start) for target in targets(cell.trigger) if target > moment.clock)
 
     def _tick(self, record: Record, timer: Timer, moment: Moment, key: Any) -> tuple[Any, list[values.Output]]:

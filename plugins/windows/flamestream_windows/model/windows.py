@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any, ClassVar, Final, Literal, NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -305,9 +306,12 @@ def _offset(offset: int) -> str:
     return f", offset=({spell(offset)})" if offset else ""
 
 
+_BY_END: Final = itemgetter(1, 0)
+
+
 def ordered(windows: Iterable[Window]) -> list[Window]:
     """Return windows in the order of (last instant, start), in which they fire."""
-    return sorted(windows, key=lambda window: (window.end, window.start))
+    return sorted(windows, key=_BY_END)
 
 
 def merged(function: WindowFn, windows: Sequence[Window]) -> list[tuple[Window, list[Window]]]:

@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, ClassVar
 from zoneinfo import ZoneInfo
 
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import flamecore as fc
 from flamecore.errors import ConsistencyError
 from flamestream_windows import windows as w
 from flamestream_windows.model import times
@@ -220,6 +222,48 @@ class _Joining(WindowFn):
 
     def merge(self, windows: Any) -> Any:
         return self.groups
+
+
+class _Steps(WindowFn):
+    """Windows of a size that a function gives."""
+
+    def __init__(self, size: Any) -> None:
+        self.size = size
+
+    def assign(self, at: int, value: Any, windows: Any) -> Any:
+        start = at - at % self.size(value)
+        return [Window(start, start + self.size(value))]
+
+
+def _of_steps(size: Callable[[Any], int]) -> fc.Flow:
+    flow = fc.Flow("own")
+    timed = w.event_time(flow.source("records", tuple), lambda record: record[0])
+    panes = timed.key_by(lambda record: record[1]).window(_Steps(size)).count()
+    panes.map(lambda pane: (pane.window.start, pane.value)).sink("out")
+    return flow
+
+
+def test_windows_of_ones_own_compare_and_print_by_their_settings() -> None:
+    assert _Steps(3) == _Steps(3) != _Steps(4)
+    assert len({_Steps(3), _Steps(3), _Steps(4)}) == 2
+    assert str(_Steps(3)) == "_Steps(size=3)"
+
+
+def test_state_of_windows_of_ones_own_is_that_of_another_process() -> None:
+    flows = [_of_steps(lambda value: 1_000_000) for _ in range(2)]  # functions at two addresses, as in two processes
+    first, second = (each.state_facts for flow in flows for each in flow.graph().vertices if each.kind == "window")
+    assert first == second
+    assert str(first["windows"]).startswith("_Steps(size=<function ")
+
+
+def test_a_run_goes_on_with_windows_of_ones_own(tmp_path: Path) -> None:
+    records, read = tmp_path / "records.jsonl", {"source.records.use": "jsonl"}
+    found = []
+    for lines in ("[1.0, 0]\n[12.0, 0]\n", "[1.0, 0]\n[12.0, 0]\n[13.0, 0]\n[25.0, 0]\n"):
+        records.write_text(lines, "utf-8")
+        settings = {**read, "source.records.path": str(records)}
+        found.append(list(_of_steps(lambda value: 10_000_000).run(state=tmp_path / "state", settings=settings)["out"]))
+    assert found == [[(0, 1)], [(10_000_000, 2)]]
 
 
 A, B, C = Window(0, 2), Window(2, 4), Window(4, 6)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from flamecore.abc.operator import Work
 from flamecore.model.ordered import Ordered
@@ -18,6 +19,8 @@ from flamestream_windows.flows.work import FunctionWork, GroupingWork
 from flamestream_windows.model.aggregates import Aggregate, Named
 from flamestream_windows.model.panes import Dropped, Pane
 from flamestream_windows.model.windows import Same
+
+_ADDRESS: Final = re.compile(r" at 0x[0-9A-Fa-f]+")
 
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -60,7 +63,9 @@ class Grouped(Ordered):
 
     @property
     def state_facts(self) -> Mapping[str, str | int]:
-        return {"windows": str(self.grouping.strategy), "aggregate": described(self.grouping.aggregate)}
+        # A function in the settings of windows has another address in each process.
+        windows = _ADDRESS.sub("", str(self.grouping.strategy))
+        return {"windows": windows, "aggregate": described(self.grouping.aggregate)}
 
 
 @dataclass(eq=False, slots=True, repr=False)

@@ -54,7 +54,8 @@ GLOBAL: Final = Window(MIN, END_OF_GLOBAL_WINDOW + 1)
 class WindowFn(ABC):
     """A window function.
 
-    Subclass it for windows of your own: a frozen dataclass, so that strategies compare.
+    Subclass it for windows of your own. Its attributes are its settings: functions of one class with equal settings are
+    equal, and stored state is of the class and the settings by which it was made. A frozen dataclass is a good choice.
 
     Attributes:
         merging: Whether windows of a key may join; then `merge` says which.
@@ -63,6 +64,16 @@ class WindowFn(ABC):
 
     merging: ClassVar[bool] = False
     endless: ClassVar[bool] = False
+
+    def __repr__(self) -> str:
+        settings = ", ".join(f"{name}={value!r}" for name, value in sorted(vars(self).items()))
+        return f"{type(self).__qualname__}({settings})"
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash(type(self))
 
     @abstractmethod
     def assign(self, at: int, value: Any, windows: Sequence[Window]) -> Iterable[Window]:

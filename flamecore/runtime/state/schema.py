@@ -25,7 +25,7 @@ _COPIES: Final = {"copies": "by place"}
 """Fact of an operation to which several copies of one item come, in the order of their places. State without it took
 the copies in the order in which the lines of the flow used them."""
 
-NEW: Final = frozenset(("copies", "form"))
+NEW: Final = frozenset(("copies", "form", "settings"))
 """Facts that earlier versions did not know."""
 
 _TYPES: Final = ("key", "state", "form")

@@ -58,7 +58,7 @@ from flamestream_windows.model.cells import StatefulFn
 from flamestream_windows.model.panes import Dropped, Pane
 from flamestream_windows.model.strategy import Emit, Strategy, check_aggregate, check_emits, strategy
 from flamestream_windows.model.strategy import Panes as Mode
-from flamestream_windows.model.times import MIN, Unit, user_duration
+from flamestream_windows.model.times import MIN, Unit, spell, user_duration
 from flamestream_windows.model.watermarks import (
     Arrival,
     Bounded,
@@ -608,12 +608,12 @@ class TimedKeyed(KeyedStream[K, T]):
     def distinct(self, *, within: timedelta, name: str | None = None) -> Told[T, T]:
         """Return the first item of each key within a time, on either side of it."""
         micros = self._micros("distinct", "within", within)
-        return self._processed("distinct", name, joins.distinct(micros), self._timed._type, micros)
+        return self._processed("distinct", name, joins.distinct(micros), self._timed._type, micros, within=micros)
 
     def inactive(self, *, after: timedelta, name: str | None = None) -> Told[tuple[K, T], T]:
         """Return each key with its last item, once the key has had no item for a time."""
         micros = self._micros("inactive", "after", after)
-        return self._processed("inactive", name, joins.inactive(micros), tuple, micros)
+        return self._processed("inactive", name, joins.inactive(micros), tuple, micros, after=micros)
 
     def as_of(
         self, other: TimedKeyed[K, U], *, keep: timedelta, name: str | None = None
@@ -626,7 +626,8 @@ class TimedKeyed(KeyedStream[K, T]):
             name: The name of the operation.
         """
         micros = self._micros("as_of", "keep", keep)
-        return self._with("as_of", other)._processed("as_of", name, joins.as_of(micros), tuple, _SECONDS)
+        both = self._with("as_of", other)
+        return both._processed("as_of", name, joins.as_of(micros), tuple, _SECONDS, keep=micros)
 
     @overload
     def with_side(
@@ -745,11 +746,29 @@ class TimedKeyed(KeyedStream[K, T]):
         """
         least, most = (self._micros("join", word, time, 0) for word, time in (("before", before), ("after", after)))
         function = joins.interval_join(least, most, self._how("join", how))
-        return self._with("join", other)._processed("join", name, function, tuple, least + most or _SECONDS)
+        both = self._with("join", other)
+        size = least + most or _SECONDS
+        return both._processed("join", name, function, tuple, size, before=least, after=most)
 
     def _processed(
-        self, word: str, name: str | None, function: type[StatefulFn[Any, Any, Any]], declared: Any, size: int
+        self,
+        word: str,
+        name: str | None,
+        function: type[StatefulFn[Any, Any, Any]],
+        declared: Any,
+        size: int,
+        **settings: int,
     ) -> Told[Any, Any]:
+        """Apply a function to the items of each key.
+
+        Args:
+            word: The verb.
+            name: The name of the operation.
+            function: The function.
+            declared: The type of its outputs.
+            size: The least of its times, in microseconds.
+            settings: The times, in microseconds, by which its state was made.
+        """
         timed = self._timed
         if timed._retracts:
             raise _takes_none_back(word, timed._vertex)
@@ -762,7 +781,13 @@ class TimedKeyed(KeyedStream[K, T]):
         told = (
             self._with_times()
             ._bare()
-            .apply(stateful(made), name=timed._flow._name(name, word), function=made, times=timed._form)
+            .apply(
+                stateful(made),
+                name=timed._flow._name(name, word),
+                function=made,
+                times=timed._form,
+                settings=", ".join(f"{argument}=({spell(micros)})" for argument, micros in settings.items()),
+            )
         )
         return Told(told, timed._origins, declared, timed._type)
 

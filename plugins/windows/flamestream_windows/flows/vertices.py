@@ -16,7 +16,7 @@ from flamestream_windows.engine.grouping import Grouping
 from flamestream_windows.engine.values import Record
 from flamestream_windows.flows.stamps import Form
 from flamestream_windows.flows.work import FunctionWork, GroupingWork
-from flamestream_windows.model.aggregates import Aggregate, Named
+from flamestream_windows.model.aggregates import Aggregate, Named, Top
 from flamestream_windows.model.panes import Dropped, Pane
 from flamestream_windows.model.windows import Same
 
@@ -65,7 +65,12 @@ class Grouped(Ordered):
     def state_facts(self) -> Mapping[str, str | int]:
         # A function in the settings of windows has another address in each process.
         windows = _ADDRESS.sub("", str(self.grouping.strategy))
-        return {"windows": windows, "aggregate": described(self.grouping.aggregate)}
+        settings = ", ".join(counts_in(self.grouping.aggregate))
+        return {
+            "windows": windows,
+            "aggregate": described(self.grouping.aggregate),
+            **({"settings": settings} if settings else {}),
+        }
 
 
 @dataclass(eq=False, slots=True, repr=False)
@@ -88,12 +93,14 @@ class Stateful(Ordered):
     Attributes:
         function: The function, its windows and lateness.
         times: Location of the times in payloads.
+        settings: Further settings on which its state depends, as text.
     """
 
     kind: ClassVar[str] = "process"
 
     function: Function = field(kw_only=True)
     times: Form = field(kw_only=True)
+    settings: str = field(default="", kw_only=True)
 
     def shown(self, payload: object) -> object:
         return self.times.shown(payload)
@@ -113,6 +120,7 @@ class Stateful(Ordered):
             "function": self.function.function.__qualname__,
             "windows": str(self.function.windows),
             "cells": ", ".join(f"{name}: {type(cell).__name__}" for name, cell in sorted(self.function.cells.items())),
+            **({"settings": self.settings} if self.settings else {}),
         }
 
 
@@ -139,6 +147,14 @@ def described(aggregate: Any) -> str:
     if parts is None:
         return type(aggregate).__name__.lower()
     return ", ".join(f"{name}={described(part)}" for name, part in parts)
+
+
+def counts_in(aggregate: Any, word: str = "top") -> Iterator[str]:
+    """Yield how many elements the parts of an aggregate keep, those that do not keep all."""
+    if isinstance(aggregate, Top):
+        yield f"{word}={aggregate.count}"
+    for name, part in getattr(aggregate, "parts", ()):
+        yield from counts_in(part, name)
 
 
 def wrapped_in(aggregate: Aggregate, wrap: Wrap) -> Aggregate:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import zipfile
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,8 @@ import pytest
 
 import flamecore as fc
 import flamestream_windows as w
+from flamecore.errors import FlameError
+from flamestream_windows import aggregates as agg
 from flamestream_windows import triggers as t
 
 RECORDS = [
@@ -67,3 +71,35 @@ def test_windows_that_an_earlier_version_has_stored_go_on(tmp_path: Path, worker
     assert run(old, len(RECORDS), workers) == rest
     assert all(first[name] for name in rest if name != "final")
     assert all(rest.values())
+
+
+KEYED: dict[str, Callable[[w.TimedKeyed[Any, Any], int], w.Timed[Any]]] = {
+    "within=(seconds=2)": lambda keyed, n: keyed.distinct(within=timedelta(seconds=n)),
+    "after=(seconds=2)": lambda keyed, n: keyed.inactive(after=timedelta(seconds=n)),
+    "keep=(seconds=2)": lambda keyed, n: keyed.as_of(keyed, keep=timedelta(seconds=n)),
+    "before=(seconds=0), after=(seconds=2)": lambda keyed, n: keyed.join(
+        keyed, before=timedelta(0), after=timedelta(seconds=n)
+    ),
+    "top=2": lambda keyed, n: keyed.window(w.fixed(minutes=1)).top(n, by=lambda record: record[0]),
+    "most=2": lambda keyed, n: keyed.window(w.fixed(minutes=1)).aggregate(
+        most=agg.top(n, by=lambda record: record[0]), n=agg.count()
+    ),
+}
+
+
+@pytest.mark.parametrize("settings", KEYED)
+def test_state_that_was_made_by_other_settings_is_refused(settings: str, tmp_path: Path) -> None:
+    records = tmp_path / "records.jsonl"
+    source = {"source.records.use": "jsonl", "source.records.path": str(records)}
+
+    def run_by(number: int) -> None:
+        flow = fc.Flow("settings")
+        timed = w.event_time(flow.source("records", tuple), lambda record: record[0])
+        KEYED[settings](timed.key_by(lambda record: record[1]), number).sink("out")
+        flow.run(state=tmp_path / "state", settings=source)
+
+    for count in (2, 3):
+        records.write_text("".join(f"{json.dumps(record)}\n" for record in RECORDS[:count]), "utf-8")
+        run_by(1)
+    with pytest.raises(FlameError, match=re.escape(f"settings {settings} now")):
+        run_by(2)

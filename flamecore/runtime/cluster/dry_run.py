@@ -102,7 +102,9 @@ def dry_run(spec: JobSpec, environ: Mapping[str, str] | None = None) -> list[Pro
                     importable(spec.flow)
         problems.extend(refusals(spec.config, transport, spec.store(), environ))
     if spec.has_host:
-        problems.extend(spec.host().problems())
+        for problem in spec.host().problems():
+            with problems.noted():  # a sink may have said it, too
+                raise problem
     if spec.graph is None or spec.config.job.workers > KEY_GROUPS:
         return []
     # Where some fronts could not be found, the acker is tried with the others.

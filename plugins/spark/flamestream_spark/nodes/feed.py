@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from flamecore.abc.config import Edge, JobConfig
+from flamecore.abc.config import Edge, JobConfig, SinkEdge
 from flamecore.abc.source import EdgeContext, Prefix
 from flamecore.errors import ConfigError, FlameError
 from flamecore.runtime.config.options import options_of
@@ -32,6 +32,11 @@ def sources_of(config: JobConfig) -> dict[str, Edge]:
     """Return the sources that Spark reads, by name."""
     found = {name: edge for name, edge in config.source.items() if (edge.use or "").rpartition(":")[2] == "spark"}
     return {name: edge for name, edge in found.items() if says_what(edge.options)}
+
+
+def sinks_of(config: JobConfig) -> dict[str, SinkEdge]:
+    """Return the sinks that write as Spark does, by name."""
+    return {name: edge for name, edge in config.sink.items() if (edge.use or "").rpartition(":")[2] == "spark"}
 
 
 def with_spools(config: JobConfig, *, local: bool) -> JobConfig:

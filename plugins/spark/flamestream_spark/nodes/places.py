@@ -13,11 +13,12 @@ from flamecore.abc.config import Choice, DeployTable, JobConfig
 from flamecore.abc.host import HostContext
 from flamecore.errors import ConfigError, FlameError, MissingDependencyError
 from flamecore.runtime.config.validate import expand
-from flamestream_spark.nodes.feed import sources_of, with_spools, without_spool
+from flamestream_spark.nodes.feed import sinks_of, sources_of, with_spools, without_spool
 from flamestream_spark.nodes.slots import check_speculation
 from flamestream_spark.nodes.task import address_towards
 from flamestream_spark.session.master import is_below_task, master_of
 from flamestream_spark.session.session import check_installed
+from flamestream_spark.tables.delta import delta_rs
 
 if TYPE_CHECKING:
     from flamestream_spark.host import Options
@@ -138,6 +139,11 @@ def problems(options: Options, context: HostContext) -> Iterator[FlameError]:
         hint = f'{error.hint.rstrip(".")}; or run the job in this process: deploy.on = "here".'
         facts = {name: getattr(error, name) for name in ("kind", "name", "distribution", "module", "extra")}
         yield MissingDependencyError(error.what, hint=hint, **facts)
+    if any(edge.options.get("format") == "delta" for edge in sinks_of(context.config).values()):
+        try:
+            delta_rs("sink")
+        except MissingDependencyError as error:
+            yield error
     for part, use in context.drivers.items():
         if part.startswith("source.") and use.rpartition(":")[2] == "stdin":
             yield ConfigError(

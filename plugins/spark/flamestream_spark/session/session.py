@@ -298,6 +298,7 @@ def _environment(master: str, config: Mapping[str, str], *, submitted: bool) -> 
 
 def _pyspark() -> Any:
     try:
+        import pandas  # noqa: F401 - without it Spark refuses Arrow, once everything runs
         import pyspark
         import pyspark.errors
         import pyspark.sql

@@ -10,6 +10,7 @@ import pytest
 
 import flamecore as fc
 from flamecore.errors import ConfigError, FlameError, MissingDependencyError
+from flamecore.runtime.cluster.dry_run import dry_run
 from flamecore.runtime.config.job_spec import JobSpec
 from flamecore.runtime.config.layers import from_program
 from flamecore.runtime.config.read import make_config
@@ -126,8 +127,20 @@ def test_a_machine_without_java_is_told_before_the_start(monkeypatch: pytest.Mon
     assert problem.hint.endswith('; or run the job in this process: deploy.on = "here".')
 
 
-def test_a_machine_without_pyspark_is_told_before_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pyspark", None)
+def test_a_table_that_nothing_here_writes_is_refused_before_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "deltalake", None)
+    spec = spec_of(SOURCE, SINK, {"sink.counts.format": "delta"})
+    (problem,) = problems(spec)
+    dry_run(spec)
+    assert [str(one) for one in spec.problems] == [str(problem)]
+    assert isinstance(problem, MissingDependencyError)
+    assert problem.hint == "Run: pip install 'flamestream[spark,delta]'"
+    assert problems(spec_of(SOURCE, SINK)) == []
+
+
+@pytest.mark.parametrize("module", ["pyspark", "pandas"])
+def test_a_machine_without_pyspark_is_told_before_the_start(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
     (problem,) = problems(spec_of(SOURCE))
     assert isinstance(problem, MissingDependencyError)
     assert "pip install 'flamestream[spark]'" in problem.hint

@@ -284,7 +284,11 @@ def _complete(spool: Spool, number: int, messages: Sequence[WriterCommitMessage 
         Whether it consists of them.
     """
     spool.open()
-    spool.go_on()
+    last = spool.last()
+    if last is not None:
+        spool.check_query(query, last[1])
+    if last is None or number > last[0]:  # others change nothing, and least of all the end
+        spool.go_on()
     parts = sorted(part for message in messages if isinstance(message, Written) for part in message.parts)
     return spool.complete(number, [(name, rows) for _, name, rows in parts], query)
 

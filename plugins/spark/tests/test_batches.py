@@ -69,6 +69,7 @@ def test_a_numbered_batch_that_comes_again_changes_nothing(spark: Any, tmp_path:
     write(spark.range(10, 13), tmp_path / "spool", batch=4)
     write(spark.range(3, 5), tmp_path / "spool", batch=9)
     write(spark.range(20, 23), tmp_path / "spool", batch=4, end=True)
+    write(spark.range(30, 33), tmp_path / "spool", batch=4)
     assert collect(tmp_path / "spool") == [0, 1, 2, 3, 4]
 
 
@@ -126,9 +127,10 @@ def test_batches_of_a_query_and_of_data_frames_do_not_mix(spark: Any, first: str
         running.processAllAvailable()
         running.stop()
     else:
-        write(spark.range(3), tmp_path / "spool")
+        write(spark.range(3), tmp_path / "spool", end=True)
         with pytest.raises(Exception, match="holds batches of another query"):
             query(spark, tmp_path, "feed").processAllAvailable()
+        assert collect(tmp_path / "spool") == [0, 1, 2], "and the end is still there"
         return
     with pytest.raises(Exception, match="holds batches of another query"):
         write(spark.range(3), tmp_path / "spool")

@@ -34,7 +34,8 @@ class Ingress:
     Attributes:
         admitted: Number of records.
         rejected: Number of malformed records.
-        merges: Merges of fronts that share a state.
+        merge_of: For each front that shares a state with others, their merge.
+        merges: These merges.
         marks: Marks of the fronts.
         promises: Promises of the fronts.
     """
@@ -54,10 +55,10 @@ class Ingress:
         self._failures = failures
         self._clock = plan.settings.clock if plan.snapshots else None
         """The clock of times that are stored; None: none are."""
-        self._merge_of = merges(plan.graph, fronts) if plan.settings.barrier else {}
-        self.merges = tuple(dict.fromkeys(self._merge_of.values()))
+        self.merge_of = merges(plan.graph, fronts) if plan.settings.barrier else {}
+        self.merges = tuple(dict.fromkeys(self.merge_of.values()))
         self.marks = FrontMarks(entrances, fronts.values(), plan.unread)
-        self.promises = Promises(reporter, self._merge_of)
+        self.promises = Promises(reporter, self.merge_of)
         # One for all fronts: of two records read one after the other the second then has the later time, and is not
         # late for a state.
         latest = LatestTime()
@@ -94,7 +95,7 @@ class Ingress:
                 for place, value in enumerate(values):
                     if isinstance(value, Malformed):
                         values[place] = value.failure(front, first + place, fatal=policy == "fail")
-            merge = self._merge_of.get(number)
+            merge = self.merge_of.get(number)
             mixed = malformed or batch.ahead
             if merge is None:
                 self._run(front.name.source, stamped(first, len(values), front.suffix), values, mixed)
@@ -187,8 +188,8 @@ class Ingress:
 
     def _close(self, number: int) -> None:
         """Note that a front reads no more records."""
-        if number in self._merge_of:
-            self._merge_of[number].close(number)
+        if number in self.merge_of:
+            self.merge_of[number].close(number)
 
     def trim(self, time: int) -> None:
         """Drop positions and states of marks below a time, which no snapshot needs."""

@@ -7,7 +7,8 @@ more than a small batch does. Any other has a task of its own, since a read may 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Final
 
 from flamecore.abc.source import Batch, Reader
@@ -124,7 +125,13 @@ class FrontTask:
     ) -> None:
         self.fronts = [reading.front for reading in readings]
         self._readings = readings
-        self._left = dict.fromkeys(readings)
+        merge_of = worker_task.worker.ingress.merge_of
+        groups: dict[object, dict[Reading, None]] = {}
+        for reading in readings:
+            groups.setdefault(merge_of.get(reading.front.number, reading), {})[reading] = None
+        self._groups = list(groups.values())
+        """Partitions that have not ended, those together whose records wait for each other."""
+        self._left = {reading: group for group in self._groups for reading in group}
         self._current = readings[0]
         self._limits: dict[str, int] = {}  # by source, the limit of the last partition that was read
         self._worker_task = worker_task
@@ -226,20 +233,23 @@ class FrontTask:
         await self._woken.wait()
         self.held_back = 0
 
-    # All others wait for the front that is furthest behind, so nothing is gained by reading them before it; and it
-    # never waits for them. A round for any front with room would read from some of many files, and the next from the
-    # others, each in smaller batches that the merge then cuts.
     def _may_read(self) -> bool:
-        """Return whether the front that is furthest behind has room for a batch."""
-        reading = min(self._left, key=_next_time)
+        return any(self._has_room(group) for group in self._groups if group)
+
+    # Of partitions whose records wait for each other, all others wait for the one that is furthest behind, and that
+    # never waits for them. A round for any with room would read from some of many files, and the next from the others,
+    # each in smaller batches that the merge then cuts.
+    def _has_room(self, group: Iterable[Reading]) -> bool:
+        """Return whether the partition that is furthest behind has room for a batch."""
+        reading = min(group, key=_next_time)
         return reading.exhausted or self._room.has_room(reading.front.number, reading.limit)
 
     async def _read_round(self) -> None:
-        """Read a batch of each partition that has room; end those that are exhausted."""
+        """Read a batch of each partition of a group that has room; end those that are exhausted."""
         turn = self._now = monotonic()
         most = max(_MOST // len(self._left), _FEW)
         ended = []
-        for reading in tuple(self._left):
+        for reading in chain.from_iterable([group for group in self._groups if group and self._has_room(group)]):
             if self._stop.is_set() or self._given_up:
                 return
             # Others have a turn between two batches: many files that never wait would otherwise
@@ -256,7 +266,7 @@ class FrontTask:
             if reading.exhausted:
                 ended.append(reading)
         for reading in ended:
-            del self._left[reading], self._worker_task.open_fronts[reading.front.number]
+            del self._left.pop(reading)[reading], self._worker_task.open_fronts[reading.front.number]
         if ended:
             self._end(ended)
 

@@ -42,12 +42,15 @@ class Numbers(Reader):
 class Hosts:
     """A stand-in for the task of a worker: it notes what is admitted, and delivers it when told."""
 
-    def __init__(self, fronts: Sequence[Front]) -> None:
+    def __init__(self, fronts: Sequence[Front], merged: Sequence[int]) -> None:
         self.fronts = {front.number: front for front in fronts}
         self.admitted: list[tuple[int, int]] = []
         self.ended: list[tuple[int, bool]] = []
         self.open_fronts: dict[int, None] = {}
-        self.worker = SimpleNamespace(end_front=self._end, stop_front=self._end, heartbeat=lambda number: None)
+        ingress = SimpleNamespace(merge_of=dict.fromkeys(merged, "one merge"))
+        self.worker = SimpleNamespace(
+            end_front=self._end, stop_front=self._end, heartbeat=lambda number: None, ingress=ingress
+        )
         self.sender = SimpleNamespace(send=self._send)
         self.stop_after = -1
         self.stop = StopSignal()
@@ -68,10 +71,14 @@ class Hosts:
 
 
 def make(
-    sizes: Sequence[int], most: int = 8192, fails_at: int = -1, chunk: int = 1_000_000
+    sizes: Sequence[int],
+    most: int = 8192,
+    fails_at: int = -1,
+    chunk: int = 1_000_000,
+    merged: Sequence[int] = (1, 2, 3),
 ) -> tuple[FrontTask, Hosts, Room]:
     fronts = [Front(FrontId("n", str(number)), number) for number in range(1, len(sizes) + 1)]
-    hosts = Hosts(fronts)
+    hosts = Hosts(fronts, merged)
     room = Room(hosts.fronts, most)
     readings = [
         Reading(front, Numbers(size, fails_at if front.number == 2 else -1, chunk), again=True)
@@ -179,6 +186,25 @@ def test_a_round_waits_for_the_partition_that_is_behind_and_reads_from_all() -> 
         assert await deliver(4, 8, 8) == [], "the first is behind, and has no room for half of its part"
         assert await deliver(6, 8, 8) == [(1, 6), (2, 8), (3, 8)]
         assert await deliver(12, 11, 11) == [(1, 4), (2, 2), (3, 2)], "of which the last have less than half of theirs"
+        hosts.stop.set()
+        await running
+
+    asyncio.run(asyncio.wait_for(play(), 10))
+
+
+def test_partitions_that_wait_for_others_keep_none_waiting_that_do_not() -> None:
+    async def play() -> None:
+        task, hosts, room = make([20, 20, 20], most=30, merged=(1, 2))
+        running = asyncio.create_task(task.run())
+        while not task.held_back:
+            await asyncio.sleep(0)
+        hosts.admitted.clear()
+        hosts.fronts[3].delivered(10)  # the records of the others wait, for instance for lines of a third
+        room.note()
+        task.wake()
+        while not hosts.admitted:
+            await asyncio.sleep(0)
+        assert hosts.admitted == [(3, 10)]
         hosts.stop.set()
         await running
 

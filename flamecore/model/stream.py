@@ -141,6 +141,7 @@ class Stream(Generic[T]):
             function: Function of the payload; with `meta` also of the `flamecore.Meta`, which tells a tombstone from
                 the item that it cancels. The trace of a meta differs in every run.
             meta: Whether `function` takes the meta, too.
+            name: Name of the operation.
         """
         return self._map("inspect", name, function, "inspect_meta" if meta else "inspect", self._type)
 
@@ -159,6 +160,7 @@ class Stream(Generic[T]):
 
         Args:
             function: A deterministic function to the record's place, a value that could be a key.
+            name: Name of the operation.
         """
         require_functions("place_by", self._vertex, function)
         _require_keys("place_by", self._vertex, function)
@@ -231,6 +233,7 @@ class Stream(Generic[T]):
         Args:
             body: Function from the stream inside the cycle (items that enter or come back) to two streams: items that
                 go round again, and items that leave.
+            name: Name of the cycle.
 
         Returns:
             The stream that leaves.
@@ -261,6 +264,7 @@ class Stream(Generic[T]):
 
         Args:
             label: Name of the label, which is drawn before.
+            name: Name of the operation.
         """
         flow = self._flow
         start = flow._label_before(label, "gather", self._vertex)
@@ -281,6 +285,7 @@ class Stream(Generic[T]):
 
         Args:
             kind: Class of its vertex. A stateful one uses the key of the stream: call `key_by` before.
+            name: Name of the operation.
             type: Type of the outputs, if known.
             settings: Fields of the vertex.
 
@@ -397,6 +402,7 @@ class KeyedStream(Generic[K, T]):
         Args:
             body: Function from the stream inside the cycle, by the same key, to two streams: items that go round again,
                 which must have the key with which they entered, and items that leave.
+            name: Name of the cycle.
 
         Returns:
             The stream that leaves.
@@ -429,6 +435,7 @@ class KeyedStream(Generic[K, T]):
             order: Sort key: items of one global time are ordered by it before their place in the stream.
             undo_partial: Group the items of each record apart: below a full window there is one result, of all items so
                 far, replaced as more come; windows do not reach over records.
+            name: Name of the operation.
         """
         require("group", self._stream._vertex, "window", window, fits=is_whole(window), expected="a whole number")
         if order is not None:
@@ -444,7 +451,6 @@ class KeyedStream(Generic[K, T]):
 
     def reduce(self, function: Callable[[T, T], T], *, name: str | None = None) -> Stream[tuple[K, T]]:
         """Combine the items of each key one by one; emit each update, (key, value)."""
-
         require_functions("reduce", self._stream._vertex, function)
 
         def accumulate(state: Any, item: T) -> Any:
@@ -459,6 +465,7 @@ class KeyedStream(Generic[K, T]):
         Args:
             initial: State before the first item of a key: an immutable value.
             function: (state, item) → new state. It must not change its argument.
+            name: Name of the operation.
         """
         if callable(initial) and not callable(function):
             raise GraphError(
@@ -477,7 +484,7 @@ class KeyedStream(Generic[K, T]):
         Args:
             scan: Whether items stay on the workers where they are, and these exchange counts of blocks of records. It
                 needs `job.clock = "blocks"`, and neither a state nor a key between the sources and the count.
-            name: Its name.
+            name: Name of the operation.
         """
         return self._accumulate("count", name, None, one_more, 0, int, int, light=True, scans=scan)
 
@@ -513,6 +520,7 @@ class KeyedStream(Generic[K, T]):
         Args:
             initial: State before the first item of a key: an immutable value.
             function: (state, item) → (new state, outputs in order). It must not change its argument.
+            name: Name of the operation.
         """
         require_functions("stateful_map", self._stream._vertex, function)
         hint = returned(function)

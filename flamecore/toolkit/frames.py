@@ -1,4 +1,4 @@
-"""The frame around a message that leaves its process.
+r"""The frame around a message that leaves its process.
 
 It is enough to refuse foreign bytes before parsing them:
 

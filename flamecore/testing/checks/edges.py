@@ -78,14 +78,14 @@ __all__ = [
 
 
 class SourceTests:
-    """The checks as a class for pytest. Must be given: `make` and `expected`.
+    r"""The checks as a class for pytest. Must be given: `make` and `expected`.
 
     Example:
         class TestMine(SourceTests):
             expected = ("a", "b")
 
             def make(self, folder: Path) -> Source:
-                (folder / "input").write_text("a\\nb\\n")
+                (folder / "input").write_text("a\nb\n")
                 return Mine(Mine.Options(path=str(folder / "input")), EdgeContext("mine", str))
     """
 

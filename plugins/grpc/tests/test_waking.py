@@ -60,7 +60,7 @@ def test_all_wake_up_bytes_are_read_in_one_turn() -> None:
 
 
 def test_events_behind_a_failing_one_are_handled() -> None:
-    """gRPC has one queue for all loops: events of a closed loop fail in the next."""
+    """The queue of gRPC is one for all loops: events of a closed loop fail in the next."""
 
     async def run() -> int:
         loop = asyncio.get_running_loop()

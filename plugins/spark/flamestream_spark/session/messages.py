@@ -22,7 +22,7 @@ WHICH_PYTHON: Final = (
 
 
 def reason(error: Exception | None) -> tuple[str, tuple[str, ...]]:
-    """Return why a stage has ended, and further lines to show.
+    r"""Return why a stage has ended, and further lines to show.
 
     These are the last lines of the node that ended it, or what to do.
 
@@ -30,7 +30,7 @@ def reason(error: Exception | None) -> tuple[str, tuple[str, ...]]:
     ('has ended', ())
     >>> reason(
     ...     RuntimeError(
-    ...         "PythonException: RuntimeError: flamestream: worker-1.7 was killed\\n    bye\\n\\n\\tat org.apache"
+    ...         "PythonException: RuntimeError: flamestream: worker-1.7 was killed\n    bye\n\n\tat org.apache"
     ...     )
     ... )
     ('has ended: worker-1.7 was killed', ('bye',))
@@ -58,9 +58,9 @@ def is_cancelled(error: BaseException) -> bool:
 
 
 def python_of(text: str) -> str | None:
-    """Return what is wrong with the Python of executors, if Spark says that, or None.
+    r"""Return the fault of the Python of executors, if Spark names one, or None.
 
-    >>> python_of('java.io.IOException: Cannot run program "python9": error=2, No such file or directory\\n\\tat java')
+    >>> python_of('java.io.IOException: Cannot run program "python9": error=2, No such file or directory\n\tat java')
     "executors cannot run 'python9': No such file or directory"
     """
     if found := _PROGRAM.search(text):
@@ -71,11 +71,11 @@ def python_of(text: str) -> str | None:
 
 
 def own_words(text: str) -> tuple[str, str] | None:
-    """Return text and hint of an error of this project that Spark hands on, or None.
+    r"""Return text and hint of an error of this project that Spark hands on, or None.
 
     An executor or a planner has raised it.
 
-    >>> own_words("[PYTHON_DATA_SOURCE_ERROR]\\nflamecore.errors.SourceError: no table\\n  Is it there?\\n SQLSTATE")
+    >>> own_words("[PYTHON_DATA_SOURCE_ERROR]\nflamecore.errors.SourceError: no table\n  Is it there?\n SQLSTATE")
     ('no table', 'Is it there?')
     """
     found = _OWN.search(text)
@@ -83,11 +83,11 @@ def own_words(text: str) -> tuple[str, str] | None:
 
 
 def gist(text: str) -> str:
-    """Return the line of an error that says most.
+    r"""Return the line of an error that says most.
 
     It is one with a code of Spark's, or the first.
 
-    >>> gist("An error occurred while calling o1.load.\\n: org.SparkError: [NO_TABLE] There is none.\\n\\tat org")
+    >>> gist("An error occurred while calling o1.load.\n: org.SparkError: [NO_TABLE] There is none.\n\tat org")
     '[NO_TABLE] There is none.'
     """
     lines = [line.strip() for line in text.splitlines() if line.strip()]

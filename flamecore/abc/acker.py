@@ -65,10 +65,11 @@ class Reporter(ABC):
     # An intermediate minimum time costs a message and a step for each worker: a fifth of the way of a record through
     # four states, where nobody waits for it.
     def rest(self, at_rest: bool) -> None:  # noqa: B027 - most strategies tell all news at once
-        """Say whether the worker is at rest: it waits for no minimum time of a segment that feeds another.
+        """Say whether the worker is at rest.
 
-        Before the first call it may wait. The tracker may then keep such a time to itself until a worker waits again,
-        or until the minimum time of a segment that feeds no other has grown.
+        At rest it waits for no minimum time of a segment that feeds another. Before the first call it may wait. The
+        tracker may then keep such a time to itself until a worker waits again, or until the minimum time of a segment
+        that feeds no other has grown.
 
         It holds for all that is reported from now on: what waits was handed over or read before, and its report tells
         of it, so no minimum time passes it unheard.

@@ -49,7 +49,9 @@ class DeployTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlacementTable(msgspec.Struct, frozen=True, kw_only=True):
-    """[placement]: the workers of fronts and key groups, in a job on several processes that keeps state.
+    """[placement]: the workers of fronts and key groups.
+
+    It counts in a job on several processes that keeps state.
 
     Attributes:
         fixed: Whether these stay where the job has put them at its start, whatever the load of each worker. By default

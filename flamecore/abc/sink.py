@@ -260,7 +260,7 @@ class Sink(ABC):
         return None
 
     async def write_encoded(self, time: int, encoded: Sequence[Any]) -> None:
-        """Store a batch as `write` does, given in the form that the encoder has made of it.
+        """Store a batch as `write` does, in the form that the encoder has made of it.
 
         Only called where there is an encoder.
         """

@@ -169,7 +169,10 @@ class LetterFile:
         return bool(places)
 
     def _failed_again(self, letters: Letters) -> list[tuple[int, int]]:
-        """Return the places, in the file, of the letters whose records have letters behind the last of them."""
+        """Return the places in the file of letters whose records have failed again.
+
+        These records have letters behind the last of `letters`.
+        """
         behind = Letters(self.path, letters.end, _end_of_letters(self.path), "")
         again = {key for _, letter in behind.all() if (key := letter.key) is not None}
         if not again:
@@ -437,7 +440,10 @@ def _copy(letters: Letters, path: Path) -> str:
 
 
 def _write_without(places: Sequence[tuple[int, int]], path: Path, fresh: Path, end: int) -> int:
-    """Write a file without some lines, durably; return where an offset behind all of them is in it."""
+    """Write a file without some lines, durably.
+
+    Return the place in it of an offset behind all of them.
+    """
 
     def chunks() -> Iterator[bytes]:
         with open(path, "rb") as file:

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 
 
 def sink_of_folder(folder: Path, parameter: str) -> PartitionedSink:
-    """Make the sink that has written a folder; the names of its files begin alike and end with its name.
+    """Make the sink that has written a folder.
+
+    The names of its files begin alike and end with its name.
 
     Args:
         folder: The folder.

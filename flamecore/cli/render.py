@@ -41,7 +41,7 @@ Places = Mapping[str, Sequence[Vertex]]
 def places_of(
     graph: Graph, ahead: Mapping[str, Sequence[str]], behind: Mapping[str, Sequence[str]] = MappingProxyType({})
 ) -> Places:
-    """Return the vertices that run where sources are read, those on the workers, and those behind them.
+    """Return the vertices at the sources, those on the workers, and those behind them.
 
     Sinks are where the job is run from, and have no place here.
 

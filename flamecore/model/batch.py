@@ -61,7 +61,10 @@ def extremes(values: Sequence[Any]) -> tuple[Any, Any]:
 
 
 class PackedOrders(Sequence[bytes]):
-    """Orders that are spelled out only when looked at, equal to any sequence of the same orders."""
+    """Orders that are spelled out only when looked at.
+
+    They are equal to any sequence of the same orders.
+    """
 
     __slots__ = ("_materialised",)
 
@@ -231,7 +234,9 @@ class RecordOrders(PackedOrders):
 
 
 class RowOrders(PackedOrders):
-    """Orders of records that several fronts give in turn, one of each time; equal to any sequence of the same orders.
+    """Orders of records that several fronts give in turn, one of each time.
+
+    They are equal to any sequence of the same orders.
 
     Args:
         first: A time.
@@ -288,7 +293,9 @@ class RowOrders(PackedOrders):
 
 
 class TailedOrders(PackedOrders):
-    """Orders derived from those of records by a tail each, equal to any sequence of the same orders.
+    """Orders derived from those of records by a tail each.
+
+    They are equal to any sequence of the same orders.
 
     Args:
         bases: The orders of the records.
@@ -316,7 +323,9 @@ class TailedOrders(PackedOrders):
 
 
 def stamped(first: int, records: int, suffix: bytes) -> Orders:
-    """Return the orders of records with consecutive times; arguments are those of `orders_of`.
+    """Return the orders of records with consecutive times.
+
+    The arguments are those of `orders_of`.
 
     Raises:
         OverflowError: A time is not a signed 64-bit number.
@@ -328,7 +337,9 @@ def stamped(first: int, records: int, suffix: bytes) -> Orders:
 
 
 def stamped_rows(first: int, rows: int, suffixes: Sequence[bytes]) -> Orders:
-    """Return the orders of records that several fronts give in turn, one of each of consecutive times.
+    """Return the orders of records that several fronts give in turn.
+
+    Each front gives one for each of consecutive times.
 
     Args:
         first: The first time.
@@ -422,7 +433,10 @@ def joined(parts: Sequence[Orders]) -> Orders:
 
 
 def _in_a_row(parts: Sequence[Orders]) -> Orders:
-    """Return orders one after the other: those of records stay so if their times follow one another."""
+    """Return orders one after the other.
+
+    Those of records stay packed if their times follow one another.
+    """
     first = parts[0]
     if type(first) is RecordOrders and (times := first.times) is not None:
         start, follows = times.start, times.stop
@@ -494,7 +508,10 @@ def interleaved(runs: Sequence[tuple[Orders, Sequence[T]]]) -> tuple[Orders, Seq
 
 
 def _by_record(notes: Sequence[DerivedOrders], runs: Sequence[Sequence[T]]) -> tuple[Orders, list[T]] | None:
-    """Merge runs with one order or none derived from each record of a front by the times of these records."""
+    """Merge runs of orders derived from the records of one front, by their times.
+
+    Each run has one order or none for each record.
+    """
     bases = [note.bases for note in notes if type(note.bases) is RecordOrders]
     suffix = bases[0].suffix
     if any(base.suffix != suffix for base in bases):
@@ -716,7 +733,7 @@ def chosen(payloads: Sequence[Any], indexes: Sequence[int], found: list[Any]) ->
 
 
 def many_of(function: Callable[..., Any]) -> Callable[[Sequence[Any]], Sequence[Any]] | None:
-    """Return the function of several arguments that a function has beside it, as `many`; None: it has none.
+    """Return the function of several arguments that a function has as `many`, or None.
 
     It returns what the function returns for each of them, or raises if the function does for one. A function that only
     returns its argument, as keys of texts and numbers often do, has the arguments themselves.

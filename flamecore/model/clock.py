@@ -49,7 +49,7 @@ def block_start(time: int) -> int:
 
 
 class BlockTimes:
-    """The times of one front by the clock `blocks`, as a function of the number of its record.
+    """The times of one front by the clock `blocks`, by the number of its record.
 
     Args:
         front: Number of the front.

@@ -72,7 +72,10 @@ class Cause(NamedTuple):
 
 
 class DeadLetter(TypedDict):
-    """A record that was left out, for a sink; the fields are in the reference of `[dead_letter]`."""
+    """A record that was left out, for a sink.
+
+    The fields are in the reference of `[dead_letter]`.
+    """
 
     source: str
     vertex: str | None
@@ -233,7 +236,10 @@ def plugin_packages() -> frozenset[str]:
 
 
 def _engine_places() -> tuple[str, ...]:
-    """Return how the paths begin of code files of the engine and of plugins, which are not the user's."""
+    """Return the beginnings of paths of code files that are not the user's.
+
+    They are files of the engine and of plugins.
+    """
     places = [_ENGINE]
     for name in plugin_packages():
         module = sys.modules.get(name)

@@ -461,7 +461,7 @@ class Graph:
                 raise note_declaration(GraphError(what, hint=hint, vertex=vertex.name), vertex)
 
     def _unevenly_dealt(self, vertex: Vertex) -> Vertex | None:
-        """Return a source with ways to a vertex by unequal numbers of rebalances; None: there is none.
+        """Return a source with ways to a vertex by unequal numbers of rebalances, or None.
 
         The items derived from a record would then be on several workers.
         """

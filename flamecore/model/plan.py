@@ -131,15 +131,18 @@ class Plan:
         return self.owners if home is None else (home,) * KEY_GROUPS
 
     def is_scan(self, vertex: Vertex) -> bool:
-        """Return whether items of an operation stay where they are, and workers exchange totals."""
+        """Return whether an operation's items stay in place, and workers exchange totals."""
         return vertex.scans and self.settings.clock == "blocks" and self.workers > 1
 
     def deals_blocks(self, vertex: Vertex) -> bool:
-        """Return whether an operation behind a rebalance takes whole blocks of records, for the sake of a scan."""
+        """Return whether an operation behind a rebalance takes whole blocks of records.
+
+        It does for the sake of a scan.
+        """
         return isinstance(vertex.route, ByTime) and any(map(self.is_scan, self.graph.reach_of(vertex)))
 
     def snapshot_time(self, time: int) -> int:
-        """Return the latest time up to a time that a snapshot of a job in progress may have."""
+        """Return the latest time of a snapshot of a job in progress, up to a time."""
         # Workers exchange totals of some items of a block, and know no other total between them.
         return block_start(time) if any(map(self.is_scan, self.graph.vertices)) else time
 
@@ -214,9 +217,10 @@ def hosting_workers(graph: Graph, workers: int, owning: Container[int]) -> Seque
 
 
 def is_light_before_keys(graph: Graph) -> bool:
-    """Return whether nothing but methods of built-in classes runs before items go to the owners of their keys.
+    """Return whether only methods of built-in classes run before the first keys.
 
-    The cost of a user function is not known before it has run, nor is the cost of making records that are no texts.
+    Then items go to the owners of their keys. The cost of a user function is not known before it has run, nor is the
+    cost of making records that are no texts.
     """
     ways: list[Vertex] = []
     for source in graph.sources:

@@ -113,7 +113,7 @@ class TypeMatcher:
 
 
 def classes_of(hint: object) -> frozenset[type]:
-    """Return the classes whose values fit a hint, as far as the value itself is concerned.
+    """Return the classes whose values fit a hint, as far as the value itself goes.
 
     Values of other classes may fit, too; whether they do, `TypeMatcher` knows.
 

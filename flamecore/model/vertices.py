@@ -138,7 +138,10 @@ class Vertex:
 
     @property
     def scans(self) -> bool:
-        """Return whether its items stay where they are if all of a block are there, and totals are exchanged."""
+        """Return whether its items stay on a worker that has all of a block.
+
+        Workers exchange totals then.
+        """
         return False
 
     @property

@@ -62,7 +62,7 @@ def command(ctx: click.Context, /, files: tuple[Path, ...], app: str | None, set
 
 
 def _in_partitions(sinks: Mapping[str, Sink]) -> Iterator[tuple[str, Sink]]:
-    """Yield sinks by name, and the partitions of those that have some, by name and partition."""
+    """Yield sinks, and the partitions of those that have some, by name and partition."""
     from flamecore.abc.sink import PartitionedSink
 
     for name, sink in sinks.items():
@@ -73,7 +73,10 @@ def _in_partitions(sinks: Mapping[str, Sink]) -> Iterator[tuple[str, Sink]]:
 
 
 def _of_files(files: tuple[Path, ...]) -> dict[str, Sink]:
-    """Make a sink for each file, and for each folder of partitions; checksums do not depend on the format."""
+    """Make a sink for each file, and for each folder of partitions.
+
+    Checksums do not depend on the format.
+    """
     from flamecore.abc.source import EdgeContext
     from flamecore.runtime.config.options import options_of
     from flamecore.runtime.config.plugins import PluginRegistry
@@ -93,7 +96,9 @@ def _of_files(files: tuple[Path, ...]) -> dict[str, Sink]:
 
 
 def _of_job(app: str, settings: tuple[str, ...]) -> tuple[dict[str, Sink], str]:
-    """Make the sinks of a job; return them, and the name of that of dead letters if there is one.
+    """Make the sinks of a job, and return them.
+
+    Return also the name of the sink of dead letters, if there is one.
 
     Raises:
         ConfigError: One cannot be made, or there is no job.

@@ -1,4 +1,4 @@
-"""The balancer of a job: it measures, and moves fronts and key groups where that pays.
+"""The balancer of a job, which moves fronts and key groups where that pays.
 
 `flamecore.runtime.cluster.balance` is the policy. A move is a reconfiguration with the same workers, from a snapshot,
 as a rescale is; so outputs do not depend on it.

@@ -137,7 +137,7 @@ class Reconfiguration:
         return None
 
     async def move(self, placement: Placement, present: Epoch) -> None:
-        """Prepare another placement on the same workers, from a snapshot that is taken now.
+        """Prepare another placement on the same workers, from a new snapshot.
 
         If anything else happens meanwhile, nothing changes.
 

@@ -142,7 +142,7 @@ class AnyJob(ABC):
 
     @abstractmethod
     async def _run(self, stack: AsyncExitStack) -> None:
-        """Open, run and close all epochs; the stack closes the resources that outlive them."""
+        """Open, run and close all epochs; the stack closes resources that outlive them."""
 
     @abstractmethod
     def stats(self) -> JobStats:

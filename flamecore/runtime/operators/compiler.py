@@ -317,7 +317,10 @@ class Compiler:
         )
 
     def scanned(self, vertex: Vertex, strict: Vertex, operator: ScanOperator) -> Way:
-        """Return the way into a scan, which items take where they are; partial totals go to all others."""
+        """Return the way into a scan.
+
+        Items take it on their worker; partial totals go to all others.
+        """
         index = self.marks.first + vertex.index  # beside the items, as marks
 
         def send(place: bytes, totals: Partial) -> None:

@@ -69,13 +69,16 @@ class DealingByTime:
 
 
 class DealingByBlocks:
-    """A partition of runs by blocks of records, each of which goes to one worker as a whole."""
+    """A partition of runs by blocks of records: each block goes to one worker."""
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
 
     def placed(self, order: bytes, payload: object = None) -> int:
-        """Return the worker of an item: the fronts' blocks go round, and so do the blocks of a front."""
+        """Return the worker of an item.
+
+        The blocks of all fronts go round, and so do those of one front.
+        """
         return sum(divmod(block_of(order), MOST_FRONTS + 1)) % self.workers
 
     def __call__(self, orders: Orders, trace: int, payloads: Sequence[object]) -> Sequence[Part]:

@@ -211,7 +211,7 @@ class Counters:
         return ((each.name, getattr(self, each.name)) for each in fields(self))
 
     def past(self: Counted) -> Counted:
-        """Return these counters at the end of their parts, without those about the present."""
+        """Return these counters at the end of their parts: without the present ones."""
         return self._without(meaning.present for meaning in meanings(type(self)).values())
 
     def at_end(self: Counted) -> Counted:

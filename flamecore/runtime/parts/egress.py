@@ -1,4 +1,7 @@
-"""The way of outputs out of a worker: sinks open for them as far as minimum times have come."""
+"""The way of outputs out of a worker.
+
+Sinks open for them as far as minimum times have come.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,10 @@ class Egress:
         self._delivered = dict.fromkeys(plan.rears, MIN_TIME)
 
     def release(self, out: Outgoing) -> None:
-        """Append the items below minimum times to the messages to send: for each sink, that of its segment."""
+        """Append the items below minimum times to the messages to send.
+
+        The minimum time of a sink is that of its segment.
+        """
         min_time = self._listener.min_time
         ending, letters = self._failures.release(min_time)
         if ending is not None:  # a sink may take long to reach the failed record

@@ -226,7 +226,9 @@ def failure_of(
     letter: bool,
     reason: str = "",
 ) -> Failure:
-    """Return the failure of a user function, without its position, as if behind the workers.
+    """Return the failure of a user function, as if behind the workers.
+
+    It has no position.
 
     Args:
         vertex: The operation.

@@ -245,7 +245,7 @@ class EarlierTimes:
 
     @property
     def before_end(self) -> int | None:
-        """Return the number of records before the marks of its earlier end; None: there are none."""
+        """Return the number of records before the marks of its earlier end, or None."""
         return self._before_end
 
 
@@ -270,7 +270,7 @@ class FrontClock:
         return time if self._blocks is None else self._blocks.at(time)
 
     def left(self, time: int) -> int | None:
-        """Return the number of records from a time that have consecutive times; None: no limit."""
+        """Return the number of records with consecutive times from a time; None: no limit."""
         return None if self._blocks is None else self._blocks.left(time)
 
     def between(self, start: int, end: int) -> int:

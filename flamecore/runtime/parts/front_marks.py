@@ -1,4 +1,7 @@
-"""The marks that the fronts of a worker put among their records: operators of the flow say them."""
+"""The marks that the fronts of a worker put among their records.
+
+Operators of the flow say them.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,10 @@ class FrontMarks:
             marking.begin(encode_time(first) + front.suffix)
 
     def idle(self, front: Front, waited_us: float) -> int | None:
-        """Make a front idle if it has waited long enough for its source; return the time of the mark, or None."""
+        """Make a front idle if it has waited long enough for its source.
+
+        Return the time of the mark, or None.
+        """
         markings = [marking for marking in self.of(front) if marking.idle_us is not None]
         if not markings or front.is_idle or front.times_left is not None:
             return None
@@ -62,11 +68,12 @@ class FrontMarks:
         return time
 
     def end(self, front: Front) -> int | None:
-        """Say the last marks of a front, at a time of its own; return that, or None if it has no such marks.
+        """Say the last marks of a front, at a time of its own.
 
-        The time counts as that of a record at the last position, for snapshots. In journals it is that of the marks: if
-        a job goes on from before them, they come again at the same time, and what the source has got since is left for
-        the next run. As a record it would get a time below which sinks hold their outputs.
+        Return the time, or None if it has no such marks. The time counts as that of a record at the last position, for
+        snapshots. In journals it is that of the marks: if a job goes on from before them, they come again at the same
+        time, and what the source has got since is left for the next run. As a record it would get a time below which
+        sinks hold their outputs.
         """
         markings = [marking for marking in self.of(front) if marking.closes or front.number in self.unread]
         if not markings:
@@ -77,7 +84,10 @@ class FrontMarks:
         return time
 
     def states(self, time: int) -> dict[int, dict[str, object]]:
-        """Return the states of markings at a time, by front and name; none is asked for an earlier time later."""
+        """Return the states of markings at a time, by front and name.
+
+        Later calls are not for earlier times.
+        """
         states: dict[int, dict[str, object]] = {}
         for number, marking in self._folding:
             if (state := marking.state_of(number, time)) is not None:

@@ -189,7 +189,7 @@ def _cut(span: Span, time: int) -> tuple[Span, Span]:
 
 
 def _joined(spans: Sequence[Span]) -> list[Span]:
-    """Return the spans of one front with each that begins where the one before it ends joined to it."""
+    """Return the spans of one front, contiguous ones joined."""
     breaks = [place for place in range(1, len(spans)) if spans[place - 1].end != spans[place].first]
     groups = [spans[start:stop] for start, stop in pairwise([0, *breaks, len(spans)])]
     return [_one(group) for group in groups]
@@ -226,7 +226,7 @@ def _number(span: Span) -> int:
 
 
 def _append(pieces: list[list[Records]], spans: Sequence[Span], start: int, stop: int) -> None:
-    """Append the records of the times in [start, stop), of which each span has one of each."""
+    """Append the records of the times in [start, stop); each span has one of each."""
     groups = [_in_rows(list(some), start, stop) for _, some in groupby(spans, _source)]
     if len(groups) == 1:
         _add(pieces, groups[0])
@@ -255,7 +255,7 @@ def _in_rows(spans: Sequence[Span], start: int, stop: int) -> Records:
 
 
 def _add(pieces: list[list[Records]], records: Records) -> None:
-    """Append records to the last piece, if that is of the same source; else as a new one."""
+    """Append records to the last piece if that is of the same source, or as a new one."""
     if pieces and pieces[-1][0].source == records.source:
         pieces[-1].append(records)
     else:

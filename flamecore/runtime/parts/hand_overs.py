@@ -1,4 +1,7 @@
-"""The hand-overs of one worker to the others and to itself, with the acks that keep the minimum time below them."""
+"""The hand-overs of one worker to the others and to itself.
+
+Their acks keep the minimum time below them.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +95,7 @@ class HandOvers:
         return Items(pieces, acks)
 
     def hold(self, buffers: Iterable[ReorderBuffer | Agenda]) -> None:
-        """Report items that wait in buffers: one ack for each segment, with the lowest time."""
+        """Report items that wait in buffers: an ack for each segment, of the lowest time."""
         lowest: dict[int, bytes] = {}
         for buffer in buffers:
             if (order := buffer.lowest) is not None and buffer.segment is not None:

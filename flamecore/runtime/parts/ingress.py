@@ -1,4 +1,7 @@
-"""The way of records into a worker: its fronts give them times, and wait for each other where they share a state."""
+"""The way of records into a worker.
+
+Its fronts give them times, and wait for each other where they share a state.
+"""
 
 from __future__ import annotations
 

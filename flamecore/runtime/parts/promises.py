@@ -58,7 +58,10 @@ class Promises:
                 self.end(number, self._closing[number])
 
     def make(self, number: int, time: int) -> None:
-        """Promise the next time of a front: at once, or with `tell` if its records wait for others."""
+        """Promise the next time of a front.
+
+        It does so at once, or with `tell` if its records wait for others.
+        """
         if number in self._merge_of:
             self._held[number] = time
             self._changed[number] = None
@@ -68,7 +71,10 @@ class Promises:
     # Not with each batch: it waits with those of all other fronts, and its promise would be that of its first record,
     # which has been made already, and once more when it runs.
     def tell(self) -> None:
-        """Report the promises of merged fronts that have changed; of each its first waiting record, until that runs."""
+        """Report the promises of merged fronts that have changed.
+
+        The promise of a front is its first waiting record, until that runs.
+        """
         changed, self._changed = self._changed, {}
         for merge in self._merges:
             changed |= dict.fromkeys(merge.moved())

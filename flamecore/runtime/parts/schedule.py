@@ -1,4 +1,7 @@
-"""The order of work on one worker: which waiting items run now, and which operators learn of time."""
+"""The order of work on one worker.
+
+It decides which waiting items run now, and which operators learn of time.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ _STEP_ITEMS: Final = 65_536
 
 
 class Schedule:
-    """The work of one worker that waits for minimum times, or for records of other fronts.
+    """The work of a worker that waits for minimum times, or records of other fronts.
 
     Args:
         ingress: The worker's fronts, with the records that wait for each other.
@@ -62,7 +65,7 @@ class Schedule:
         return self.is_ready()
 
     def _known_at(self, segment: int) -> bytes:
-        """Return the encoded time below which nothing more comes to the buffers of a segment."""
+        """Return the encoded time below which a segment's buffers get nothing more."""
         # The least of all segments that lead here: an item may come from any of them.
         return encode_time(min(map(self._listener.min_time, self._segments.inbound[segment])))
 

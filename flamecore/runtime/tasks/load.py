@@ -1,4 +1,4 @@
-"""The load of a worker that has a process to itself, measured for the placement of the job.
+"""The load of a worker that has a process to itself, for the job's placement.
 
 Nothing is counted item by item. The kernel knows how long the thread had work; runs of records are timed from the
 source to the first states, a batch at a time; and of the items that wait before states a few are looked at, once for

@@ -1,4 +1,7 @@
-"""The task of a partition: stores the outputs that its worker releases, and tells the rear how far."""
+"""The task of a partition, which stores the outputs that its worker releases.
+
+It tells the rear how far they are stored.
+"""
 
 from __future__ import annotations
 

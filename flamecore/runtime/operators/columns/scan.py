@@ -55,7 +55,7 @@ class ScanOperator(DriftOperator):
         self._seen = 0  # number of known keys that are in `names` or of others
 
     def add(self, place: bytes, partial: Partial) -> None:
-        """Add a partial total of another worker: of all items up to a place, none is to come."""
+        """Add a partial total of another worker, which covers all items up to a place."""
         keys, counts = partial
         load, states = self.states.load, self.states.top
         before: list[Any] = [state if (state := states.get(key, ABSENT)) is not ABSENT else load(key) for key in keys]
@@ -83,7 +83,9 @@ class ScanOperator(DriftOperator):
 
 
 class ScanBuffer(ReorderBuffer):
-    """The buffer before a scan: own items, and partial totals of others, until nothing can come before them.
+    """The buffer before a scan, with own items and partial totals of others.
+
+    They wait until nothing can come before them.
 
     Args:
         name: Name of the operation.

@@ -431,6 +431,22 @@ class Work(ABC):
         """
         raise NotImplementedError(f"{type(self).__qualname__} does not define on_time")
 
+    def leave_out(self, key: Any, state: Any, timer: Timer, now: Now) -> Outcome | None:
+        """Return the outcome of a timer on which `on_time` has raised, and which is left out.
+
+        It is for works whose states would raise again with whatever comes next for the key. The failure has been told.
+
+        Args:
+            key: The key that has set it.
+            state: The state of the key, as it was.
+            timer: The timer.
+            now: Its place.
+
+        Returns:
+            None if the state stays as it was, with the other timers.
+        """
+        return None
+
     def end(self) -> None:  # noqa: B027 - most works have nothing to do here
         """End a step."""
 

@@ -510,18 +510,31 @@ class OrderedOperator(StatefulOperator):
         record = self._find(key)
         assert record is not None
         now = Now(decode_time(place), self.watermark.value, before)
-        left: Record = (record[0], tuple([other for other in record[1] if other != timer]), record[2])
         try:
             outcome = self._on_time(key, record[0], timer, now)
             found = [*outcome.outputs]
             new = self._settled(key, place, outcome, now, found, timer)
         except Exception as error:  # noqa: BLE001 - the failing timer is the user's to see
             self._fail(place, self._ident, True, Due(key, timer), error)
-            new, found = None if left == _NONE else left, []
+            new, found = self._left_out(place, key, record, timer, now)
         self._keep(key, record, new)
         self._note([place], [key], [record])
         if found:
             self._add(place, found)
+
+    def _left_out(
+        self, place: bytes, key: Any, record: Record, timer: Timer, now: Now
+    ) -> tuple[Record | None, list[Any]]:
+        """Return the record of a key whose timer is left out, as it has failed, and the outputs."""
+        try:
+            outcome = self.work.leave_out(key, record[0], timer, now)
+            if outcome is not None:
+                found = [*outcome.outputs]
+                return self._settled(key, place, outcome, now, found, timer), found
+        except Exception:  # noqa: BLE001 - it fails as the timer did, which is told
+            pass
+        left: Record = (record[0], tuple([other for other in record[1] if other != timer]), record[2])
+        return None if left == _NONE else left, []
 
     def _on_time(self, key: Any, state: Any, timer: Timer, now: Now) -> Outcome:
         outcome = self.work.on_time(key, state, timer, now)

@@ -281,6 +281,78 @@ def test_a_function_that_fails_leaves_its_window_as_it_was() -> None:
     assert [pane.value for pane in made["out"]] == [9]
 
 
+@dataclass(frozen=True)
+class Total(agg.Aggregate):
+    """A sum that cannot say 13."""
+
+    def create(self) -> int:
+        return 0
+
+    def add(self, accumulator: int, value: Any) -> int:
+        return accumulator + int(value[2])
+
+    def merge(self, first: int, second: int) -> int:
+        return first + second
+
+    def result(self, accumulator: int) -> int:
+        if accumulator == 13:
+            raise ValueError("13")
+        return accumulator
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(
+    ("settings", "wanted"),
+    [
+        ({}, [("b", 2), ("a", 5), ("b", 1), ("a", 1), ("b", 1)]),
+        (
+            {"emit": t.at_watermark(late=t.count(1)), "lateness": timedelta(minutes=9), "panes": "accumulating"},
+            [("b", 2), ("a", 14), ("a", 5), ("b", 1), ("a", 1), ("b", 1)],
+        ),
+    ],
+)
+def test_a_pane_that_fails_holds_up_no_other(settings: Any, wanted: Any, workers: int) -> None:
+    flow = fc.Flow("fails")
+    timed = w.event_time(flow.source("records", tuple), lambda record: record[0]).key_by(lambda record: record[1])
+    panes = timed.window(w.fixed(seconds=10), **settings).aggregate(total=Total())
+    panes.map(lambda pane: (pane.key, pane.value["total"])).sink("out")
+    records = [(1000.0, "a", 13), (1001.0, "b", 2), (1015.0, "a", 5), (1030.0, "a", 1), (1030.0, "b", 1)]
+    records += [(1001.5, "a", 1), (1045.0, "b", 1)]
+    with pytest.raises(FlameError, match="'aggregate' failed: ValueError: 13"):
+        flow.run({"records": records}, workers=workers)
+    made = flow.run({"records": records}, workers=workers, settings={"job.on_error": "skip"})
+    assert sorted(made["out"]) == sorted(wanted)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("domain", ["event", "processing"])
+def test_a_timer_that_fails_does_not_run_again(domain: Any, workers: int) -> None:
+    class Once(w.StatefulFn[Any, Any, Any]):
+        count = w.Value(int)
+        soon = w.Timer(domain)
+
+        def on_element(self, key: Any, item: Any, at: datetime) -> list[Any]:
+            if self.count.get() is None:
+                self.soon.after(timedelta(microseconds=1))
+            self.count.set(self.count.get(0) + 1)
+            return [(key, self.count.get())]
+
+        def on_soon(self, key: Any, at: datetime) -> list[Any]:
+            self.count.set(100)
+            if key == "a":
+                raise ValueError("soon")
+            return [(key, "soon")]
+
+    flow = fc.Flow("fails")
+    timed = w.event_time(flow.source("records", tuple), lambda record: record[0])
+    timed.key_by(lambda record: record[1]).process(Once).sink("out")
+    records = [(1000.0, "a"), (1001.0, "b"), (1020.0, "a"), (1030.0, "b"), (1040.0, "a")]
+    settings = {"job.on_error": "skip", "job.clock": "wall"}
+    found = flow.run({"records": records}, workers=workers, settings=settings)["out"]
+    assert [count for key, count in found if key == "a"] == [1, 2, 3]
+    assert ("b", "soon") in found
+
+
 @pytest.mark.parametrize("word", ["every", "offset"])
 def test_numbers_are_no_durations(word: str) -> None:
     settings: dict[str, Any] = {"every": timedelta(seconds=60)} | {word: 60}

@@ -60,11 +60,13 @@ class Function:
         function: The class of the function.
         windows: Its windows; those that join are refused.
         lateness: Microseconds for which a window lasts behind its end.
+        lenient: Whether what is due and fails is left out, and holds up nothing else.
     """
 
     function: type[StatefulFn[Any, Any, Any]]
     windows: WindowFn = field(default_factory=Global)
     lateness: int = 0
+    lenient: bool = False
 
     def __post_init__(self) -> None:
         if self.windows.merging:
@@ -272,11 +274,21 @@ class _Step:
         instance.__dict__[SCOPE] = scope
         scope.at, scope.now = at, self.now
         called: Callable[..., Iterable[Any] | None] = getattr(instance, method)
-        for value in called(*args) or ():
-            time = at
-            if isinstance(value, Stamped):
-                value, time = value.value, instant(value.at)
-                if time < at:
-                    raise ValueError(f"{value!r} has the timestamp {time}, before {at}, that of what it comes of")
-            self.outputs.append(Emit(value, time, place))
+        lenient = self.function.lenient
+        if lenient:
+            cells, alarms, count = self.function.cells, dict(scope.alarms), len(self.outputs)
+            scope.frozen = scope.frozen | {name: cells[name].freeze(held) for name, held in scope.contents.items()}
+        try:
+            for value in called(*args) or ():
+                time = at
+                if isinstance(value, Stamped):
+                    value, time = value.value, instant(value.at)
+                    if time < at:
+                        raise ValueError(f"{value!r} has the timestamp {time}, before {at}, that of what it comes of")
+                self.outputs.append(Emit(value, time, place))
+        except Exception:
+            if not lenient:
+                raise
+            scope.alarms, scope.contents = alarms, {}  # the contents before the call are frozen
+            del self.outputs[count:]
         del instance.__dict__[SCOPE]

@@ -32,10 +32,18 @@ from flamestream_windows.model.windows import Window, merged, ordered
 
 @dataclass(frozen=True)
 class Grouping:
-    """A grouping: a strategy, and what the elements of a window come to."""
+    """A grouping: a strategy, and what the elements of a window come to.
+
+    Attributes:
+        strategy: The strategy.
+        aggregate: The aggregate.
+        lenient: Whether a window on which a function of the user's fails when a watermark comes gives no pane, and
+            holds up none of the others. If it has expired it is gone; else it stays as it was.
+    """
 
     strategy: Strategy
     aggregate: Aggregate
+    lenient: bool = False
 
     @property
     def nothing(self) -> Record:
@@ -307,14 +315,19 @@ class _Step:
         for window in ordered(window for window in self.cells if window.end <= to):
             cell, place = self.cells[window], (window.end, window.start)
             expired = expired and self.strategy.expiry(window) < to  # those behind one that is not expire no earlier
-            if expired:
-                del self.cells[window]
-                self._emit(cell, True, place)
-                continue
-            if cell.trigger not in ready:
+            if not expired and cell.trigger not in ready:
                 ready[cell.trigger] = trigger.ready(cell.trigger, look)
-            if ready[cell.trigger]:
-                self.look(window, place)
+            count = len(self.outputs)
+            try:
+                if expired:
+                    del self.cells[window]
+                    self._emit(cell, True, place)
+                elif ready[cell.trigger]:
+                    self.look(window, place)
+            except Exception:
+                if not self.grouping.lenient:
+                    raise
+                del self.outputs[count:]
         self.closed = {window for window in self.closed if self.strategy.expiry(window) >= to}
 
     def clock(self, to: int) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
@@ -64,6 +65,7 @@ class TimedWork(Work):
 
     def __init__(self, step: Grouping | Function, form: Form, keeps_windows: bool = False) -> None:
         self._step = step
+        self._lenient: Any = replace(step, lenient=True)
         self._nothing = step.nothing
         self._at, self._value, self._kind = form
         self._keeps_windows = keeps_windows
@@ -88,18 +90,25 @@ class TimedWork(Work):
         return self._outcome(record, moment, [_stamp(key, output) for output in outputs])
 
     def on_time(self, key: Any, state: Any, timer: Timer, now: Now) -> Outcome:
+        return self._timed(self._step, key, state, timer, now)
+
+    def leave_out(self, key: Any, state: Any, timer: Timer, now: Now) -> Outcome | None:
+        # Windows, and timers of functions, are in the state: they would be due with whatever comes next.
+        return self._timed(self._lenient, key, state, timer, now)
+
+    def _timed(self, step: Any, key: Any, state: Any, timer: Timer, now: Now) -> Outcome:
         to = _engine(now.watermark)
         moment = Moment(to, None, now.time)
         state = self._spelled(state)
         if not timer.mark:
-            record, outputs = self._tick(state, timer, moment, key)
+            record, outputs = self._tick(step, state, timer, moment, key)
             return self._outcome(record, moment, [_stamp(key, output) for output in outputs])
         waiting: Sequence[tuple[Turn, Stamp]]
         if type(state) is Waiting:
             record, waiting = state
         else:
             before = Moment(_engine(now.before), None, now.time)
-            record, outputs = self._step.step(state, Watermark(to), before, key)
+            record, outputs = step.step(state, Watermark(to), before, key)
             turns = [self._turn(state, output, before) for output in outputs]
             waiting = [(turn, _stamp(key, output)) for turn, output in zip(turns, outputs, strict=True)]
             waiting.sort(key=itemgetter(0))
@@ -138,7 +147,7 @@ class TimedWork(Work):
         """Yield the processing times for which a record waits."""
 
     @abstractmethod
-    def _tick(self, record: Any, timer: Timer, moment: Moment, key: Any) -> tuple[Any, list[values.Output]]:
+    def _tick(self, step: Any, record: Any, timer: Timer, moment: Moment, key: Any) -> tuple[Any, list[values.Output]]:
         """Return the record after a processing time that it waited for, and the outputs."""
 
 
@@ -155,6 +164,10 @@ class GroupingWork(TimedWork):
             if is_sessions(step.strategy):
                 runs = SessionRuns(step, form)
                 self.process_run, self.on_mark_run, self.stored, self.least = runs.take, runs.end, runs.exact, 1
+
+    def leave_out(self, key: Any, state: Any, timer: Timer, now: Now) -> Outcome | None:
+        # A processing time that is past is not due again.
+        return super().leave_out(key, state, timer, now) if timer.mark else None
 
     def _stored(self, record: Record) -> Any:
         return record if self._alike is None else self._alike.slim(record)
@@ -181,12 +194,14 @@ class GroupingWork(TimedWork):
         for cell in record.open if self._step.timed else ():
             yield from ((target, cell.window.start) for target in targets(cell.trigger) if target > moment.clock)
 
-    def _tick(self, record: Record, timer: Timer, moment: Moment, key: Any) -> tuple[Any, list[values.Output]]:
+    def _tick(
+        self, step: Grouping, record: Record, timer: Timer, moment: Moment, key: Any
+    ) -> tuple[Any, list[values.Output]]:
         targets = self._step.strategy.trigger.targets
         outputs: list[values.Output] = []
         due = [cell for cell in record.open if cell.window.start == timer.tag and timer.time in targets(cell.trigger)]
         for cell in due:
-            record, found = self._step.step(record, values.Timer(cell.window), moment)
+            record, found = step.step(record, values.Timer(cell.window), moment)
             outputs += found
         return record, outputs
 
@@ -209,8 +224,10 @@ class FunctionWork(TimedWork):
         if clock is not None:
             yield clock, 0
 
-    def _tick(self, record: FnRecord, timer: Timer, moment: Moment, key: Any) -> tuple[Any, list[values.Output]]:
-        return self._step.step(record, Clock(moment.clock), moment, key)
+    def _tick(
+        self, step: Function, record: FnRecord, timer: Timer, moment: Moment, key: Any
+    ) -> tuple[Any, list[values.Output]]:
+        return step.step(record, Clock(moment.clock), moment, key)
 
 
 def _engine(watermark: int) -> int:

@@ -32,7 +32,7 @@ from flamecore.runtime.operators.cycle_compiler import CycleCompiler
 from flamecore.runtime.operators.exchange import Outboxes, PlacingOperator, RecordPlaces, routed
 from flamecore.runtime.operators.map import BroadcastOperator, Leg, choice_step
 from flamecore.runtime.operators.marks import MarkingOperator, MarkWays
-from flamecore.runtime.operators.ordered import OrderedIntake, OrderedOperator
+from flamecore.runtime.operators.ordered import OrderedBuffer, OrderedOperator
 from flamecore.runtime.operators.rebalance import LoadShares
 from flamecore.runtime.operators.reorder import ReorderBuffer
 from flamecore.runtime.operators.strict import NOT_ENCODED, Encodes, early_orders, strict_vertex, unencodable
@@ -81,7 +81,7 @@ class Compiled:
         shares: Shares of rebalances that follow the load of workers; None: there are no such rebalances.
         early: The order below which records are first ones, whose functions check their results; empty after them.
         ordered: The ordered operations, by name of their vertex.
-        timers: Intakes whose timers wait until the journal says how far time has passed.
+        timers: Buffers whose timers wait until the journal says how far time has passed.
     """
 
     entrances: dict[str, Entrance] = field(default_factory=dict)
@@ -95,7 +95,7 @@ class Compiled:
     shares: LoadShares | None = None
     early: list[bytes] = field(default_factory=list)
     ordered: dict[str, OrderedOperator] = field(default_factory=dict)
-    timers: list[OrderedIntake] = field(default_factory=list)
+    timers: list[OrderedBuffer] = field(default_factory=list)
 
 
 class Idents:
@@ -275,14 +275,14 @@ class Compiler:
         alone = len(self.outboxes) == 1
         strict = self.strict(vertex) if self.plan.settings.checks else vertex
         if isinstance(operator, OrderedOperator):
-            intake = OrderedIntake(vertex.name, operator, self.plan.segments.of[vertex.index])
-            self.compiled.waiting.append(intake)
+            ordered = OrderedBuffer(vertex.name, operator, self.plan.segments.of[vertex.index])
+            self.compiled.waiting.append(ordered)
             self.compiled.ordered[vertex.name] = operator
-            self.marks.connect(vertex, operator, intake)
+            self.marks.connect(vertex, operator, ordered)
             if vertex.timers and self.plan.snapshots and self.plan.settings.clock == "wall":
-                intake.wait_for_journal()
-                self.compiled.timers.append(intake)
-            way = Way(intake.step, intake.run)
+                ordered.wait_for_journal()
+                self.compiled.timers.append(ordered)
+            way = Way(ordered.step, ordered.run)
         elif isinstance(operator, ScanOperator):
             return self.scanned(vertex, strict, operator)
         # On one worker items come in order, and in a cycle the agenda sees to that. Anywhere else

@@ -31,7 +31,7 @@ from flamecore.model.ordered import (
 from flamecore.model.plan import Plan
 from flamecore.model.vertices import Vertex
 from flamecore.runtime.operators.exchange import Outboxes
-from flamecore.runtime.operators.ordered import OrderedIntake, OrderedOperator
+from flamecore.runtime.operators.ordered import OrderedBuffer, OrderedOperator
 
 _STRETCH: Final = 64
 """Number of values that are compared at once."""
@@ -50,7 +50,7 @@ class MarkWays:
 
     Attributes:
         first: Index of the marks of the first vertex, in hand-overs.
-        intakes: The intakes of this worker's ordered operations, by index of the vertex.
+        buffers: The buffers of this worker's ordered operations, by index of the vertex.
         markings: The markings of this worker's fronts, by name of the source.
     """
 
@@ -58,12 +58,12 @@ class MarkWays:
         self._plan, self._worker, self._outboxes = plan, worker, outboxes
         self.first = 2 * len(plan.graph.vertices) + 1  # behind the vertices and their failures
         self.segments = plan.segments.entered
-        self.intakes: dict[int, OrderedIntake] = {}
+        self.buffers: dict[int, OrderedBuffer] = {}
         self.markings: dict[str, list[MarkingOperator]] = {}
 
     def arrivals(self) -> Iterator[tuple[int, Step]]:
         """Yield the index of each ordered operation's marks, and the step that takes them."""
-        return ((self.first + index, partial(_arrive, intake)) for index, intake in self.intakes.items())
+        return ((self.first + index, partial(_arrive, buffer)) for index, buffer in self.buffers.items())
 
     def of(self, vertex: Vertex) -> Say:
         """Return the function that sends the marks of a vertex."""
@@ -76,16 +76,16 @@ class MarkWays:
             for index, workers in owners.items():
                 for worker in workers:
                     if worker == self._worker:
-                        self.intakes[index].put_mark(place, mark)
+                        self.buffers[index].put_mark(place, mark)
                     else:
                         self._outboxes[worker].put(self.first + index, place, 0, True, mark)
 
         return say
 
-    def connect(self, vertex: Vertex, operator: OrderedOperator, intake: OrderedIntake) -> None:
+    def connect(self, vertex: Vertex, operator: OrderedOperator, buffer: OrderedBuffer) -> None:
         """Connect an ordered operation with the origins of its marks and those behind it."""
         plan, worker = self._plan, self._worker
-        self.intakes[vertex.index] = intake
+        self.buffers[vertex.index] = buffer
         origins: dict[Origin, Vertex] = {}
         for before in plan.graph.marks_before(vertex):
             if before.ordered:
@@ -116,8 +116,8 @@ class MarkWays:
         self.markings.setdefault(source, []).append(operator)
 
 
-def _arrive(intake: OrderedIntake, order: bytes, trace: int, alive: bool, payload: Any) -> None:
-    intake.put_mark(order, payload)
+def _arrive(buffer: OrderedBuffer, order: bytes, trace: int, alive: bool, payload: Any) -> None:
+    buffer.put_mark(order, payload)
 
 
 class FrontFolds:

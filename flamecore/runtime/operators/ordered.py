@@ -1,6 +1,6 @@
 """Ordered operations: items in order, once nothing can come before them.
 
-The intake before the operator is a barrier: it holds what comes until the minimum time inbound has passed it, on one
+The buffer before the operator is a barrier: it holds items until the minimum time inbound has passed them, on one
 worker too, for operations before it may take back what they have just made. So the operator repairs nothing: it keeps
 the state of each key, and, for snapshots, a log of what the states were since the last settled time.
 
@@ -807,7 +807,7 @@ def _record(outcome: Outcome) -> Record | None:
     return None if outcome.state is None and outcome.hold is None else (outcome.state, (), outcome.hold)
 
 
-class OrderedIntake(ReorderBuffer):
+class OrderedBuffer(ReorderBuffer):
     """The barrier before an ordered operation.
 
     Args:

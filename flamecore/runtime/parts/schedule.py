@@ -58,10 +58,10 @@ class Schedule:
             self._knowns = [self._known_at(segment) for _, segment in self._drained]
         for (buffer, _), known in zip(self._drained, self._knowns, strict=True):
             buffer.drain(known, self.step_items)
-        for intake in self._compiled.timers:
-            if intake.to_store is not None:
-                self._ingress.promises.given_times.append(GivenTimes(MIN_FRONT, intake.to_store - 1, 1))
-                intake.to_store = None
+        for buffer in self._compiled.timers:
+            if buffer.to_store is not None:
+                self._ingress.promises.given_times.append(GivenTimes(MIN_FRONT, buffer.to_store - 1, 1))
+                buffer.to_store = None
         return self.is_ready()
 
     def _known_at(self, segment: int) -> bytes:

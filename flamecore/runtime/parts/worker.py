@@ -144,8 +144,8 @@ class Worker:
         """
         for given in given_times:
             if given.front == MIN_FRONT:
-                for intake in self.compiled.timers:
-                    intake.note_stored(given.end)
+                for buffer in self.compiled.timers:
+                    buffer.note_stored(given.end)
             else:
                 self.ingress.promises.confirm(given.front, given.end)
 

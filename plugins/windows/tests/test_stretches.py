@@ -14,7 +14,7 @@ from flamecore.model.meta import GlobalTime, encode_time
 from flamecore.model.ordered import CLOSING, Marking, behind_record, shared_names
 from flamecore.model.vertices import ByKey
 from flamecore.runtime.operators.columns.cells import CellOperator, ordered_operator
-from flamecore.runtime.operators.ordered import OrderedIntake, OrderedOperator
+from flamecore.runtime.operators.ordered import OrderedBuffer, OrderedOperator
 from flamestream_windows import aggregates as agg
 from flamestream_windows import triggers as t
 from flamestream_windows import windows as w
@@ -95,7 +95,7 @@ class Bench:
         self.operator.watermark.connect(
             {(9, 1): Marking("said", function=int)}, lambda *mark: self.said.append(mark), shared_names()[:1]
         )
-        self.intake = OrderedIntake("window", self.operator, 1)
+        self.buffer = OrderedBuffer("window", self.operator, 1)
 
     def _emit(self, order: bytes, trace: int, alive: bool, payload: Any) -> None:
         self.outputs.append((order, payload))
@@ -142,10 +142,10 @@ def _compare(seed: int, kind: Kind) -> int:
         everything += records
         all_marks += marks
         for bench in (*benches, unstored):
-            bench.intake.run([_order(place) for place, _ in records], 0, [stamp for _, stamp in records])
+            bench.buffer.run([_order(place) for place, _ in records], 0, [stamp for _, stamp in records])
             for place, mark in marks:
-                bench.intake.put_mark(behind_record(_order(place)), (9, 1, mark))
-            bench.intake.drain(encode_time(time))
+                bench.buffer.put_mark(behind_record(_order(place)), (9, 1, mark))
+            bench.buffer.drain(encode_time(time))
         if rng.random() < 0.5:
             cut = rng.randint(cut, time)
             for bench in benches:
@@ -166,11 +166,11 @@ def _compare(seed: int, kind: Kind) -> int:
         again.operator.restore(snapshot)
         rest = [record for record in everything if record[0] >= cut]
         if rest:
-            again.intake.run([_order(place) for place, _ in rest], 0, [stamp for _, stamp in rest])
+            again.buffer.run([_order(place) for place, _ in rest], 0, [stamp for _, stamp in rest])
         for place, mark in all_marks:
             if place >= cut:
-                again.intake.put_mark(behind_record(_order(place)), (9, 1, mark))
-        again.intake.drain(encode_time(time))
+                again.buffer.put_mark(behind_record(_order(place)), (9, 1, mark))
+        again.buffer.drain(encode_time(time))
         assert again.outputs == [each for each in alone.outputs if each[0] >= encode_time(cut)], seed
         again.stored = snapshot
         again.store(time)
@@ -192,9 +192,9 @@ def test_the_short_way_is_taken_where_it_can_be() -> None:
     work.process = work.on_time = None  # type: ignore[assignment, method-assign]
     for start in range(0, 100, 20):
         times = range(start + 1, start + 21)
-        bench.intake.run([_order(time) for time in times], 0, [(VALUE, time, time % 3) for time in times])
-        bench.intake.put_mark(behind_record(_order(start + 20)), (9, 1, start + 20))
-    bench.intake.drain(encode_time(200))
+        bench.buffer.run([_order(time) for time in times], 0, [(VALUE, time, time % 3) for time in times])
+        bench.buffer.put_mark(behind_record(_order(start + 20)), (9, 1, start + 20))
+    bench.buffer.drain(encode_time(200))
     assert (len(bench.outputs), bench.failed) == (3 * 10, [])
     assert sum(stamp[2].value for _, stamp in bench.outputs) == 99
 
@@ -205,10 +205,10 @@ def test_the_short_way_is_taken_by_panes_that_are_grouped_again() -> None:
     work.process = work.on_time = None  # type: ignore[assignment, method-assign]
     windows = [w.Window(0, 10), w.Window(0, 20), w.Window(10, 20)]
     panes = [Pane(number, number, windows[number % 3], Timing.ON_TIME, 0, last=True) for number in range(30)]
-    bench.intake.run([_order(time) for time in range(1, 31)], 0, [(VALUE, pane.window.end - 1, pane) for pane in panes])
+    bench.buffer.run([_order(time) for time in range(1, 31)], 0, [(VALUE, pane.window.end - 1, pane) for pane in panes])
     for end in (10, 20):
-        bench.intake.put_mark(behind_record(_order(20 + end)), (9, 1, end))
-    bench.intake.drain(encode_time(200))
+        bench.buffer.put_mark(behind_record(_order(20 + end)), (9, 1, end))
+    bench.buffer.drain(encode_time(200))
     assert bench.failed == []
     found = {(pane.window, pane.key): pane.value for _, (_, _, pane) in bench.outputs}
     assert found == {
@@ -309,9 +309,9 @@ def test_what_is_kept_follows_the_open_windows_and_not_the_stream(windows: Any, 
     kept = []
     for start in range(0, 5000, 10):
         times = range(start + 1, start + 10)
-        bench.intake.run([_order(time) for time in times], 0, [(VALUE, time, time % 9) for time in times])
-        bench.intake.put_mark(behind_record(_order(times[-1])), (9, 1, times[-1]))
-        bench.intake.drain(encode_time(start + 10))
+        bench.buffer.run([_order(time) for time in times], 0, [(VALUE, time, time % 9) for time in times])
+        bench.buffer.put_mark(behind_record(_order(times[-1])), (9, 1, times[-1]))
+        bench.buffer.drain(encode_time(start + 10))
         bench.store(start + 10)
         kept.append(
             (len(operator._log), sum(map(len, operator._by_mark.values())), len(operator._held), len(bench.stored))

@@ -15,7 +15,7 @@ from flamecore.model.meta import GlobalTime, encode_time
 from flamecore.model.ordered import Marking, Now, Ordered, Outcome, Timer, behind_record, shared_names
 from flamecore.model.vertices import ByKey
 from flamecore.runtime.operators.columns.cells import CellOperator, ordered_operator
-from flamecore.runtime.operators.ordered import OrderedIntake, OrderedOperator
+from flamecore.runtime.operators.ordered import OrderedBuffer, OrderedOperator
 
 Item = tuple[Any, int, int]
 """A key, the turn that it is for, and a number."""
@@ -143,17 +143,17 @@ class Bench:
         self.operator.watermark.connect(
             {(9, 1): Marking("said", function=int)}, lambda *mark: self.said.append(mark), shared_names()[:1]
         )
-        self.intake = OrderedIntake("sums", self.operator, 1)
+        self.buffer = OrderedBuffer("sums", self.operator, 1)
 
     def _emit(self, order: bytes, trace: int, alive: bool, payload: Any) -> None:
         self.outputs.append((order, payload))
 
     def run(self, records: Sequence[tuple[int, Item]], marks: Sequence[tuple[int, int]], to: int) -> None:
         if records:
-            self.intake.run([order_of(at) for at, _ in records], 0, [payload for _, payload in records])
+            self.buffer.run([order_of(at) for at, _ in records], 0, [payload for _, payload in records])
         for at, mark in marks:
-            self.intake.put_mark(behind_record(order_of(at)), (9, 1, mark))
-        self.intake.drain(encode_time(to))
+            self.buffer.put_mark(behind_record(order_of(at)), (9, 1, mark))
+        self.buffer.drain(encode_time(to))
 
     def store(self, time: int) -> None:
         """Take a snapshot: what has changed, and perhaps more."""

@@ -15,7 +15,7 @@ from flamecore.model.ordered import Gather, Gathered
 from flamecore.model.vertices import ByKey, Label, Labelled, WithLabel, label_key
 from flamecore.runtime.operators.drift import DriftOperator
 from flamecore.runtime.operators.labels import LabelOperator, WithLabelOperator
-from flamecore.runtime.operators.ordered import OrderedIntake, OrderedOperator
+from flamecore.runtime.operators.ordered import OrderedBuffer, OrderedOperator
 
 CODE = label_code(2)
 
@@ -94,15 +94,15 @@ def test_an_item_without_the_label_fails_and_the_others_of_its_run_go_on() -> No
 def test_a_gathering_keeps_nothing_of_what_is_gathered_or_for_snapshots() -> None:
     bench = Bench()
     operator = OrderedOperator(Gather("gather", route=ByKey(label_key), index=1), bench.site())
-    intake = OrderedIntake("gather", operator, 1)
+    buffer = OrderedBuffer("gather", operator, 1)
     for time in (2, 1):
         label = at(time) + CODE
-        intake.step(label + CHILD[1], 5, True, Labelled(label, f"item {time}", ends=True))
+        buffer.step(label + CHILD[1], 5, True, Labelled(label, f"item {time}", ends=True))
         for part in range(time):
-            intake.step(label + CHILD[0] + CHILD[part], part, True, Labelled(label, part))
-    intake.drain(encode_time(2))
+            buffer.step(label + CHILD[0] + CHILD[part], part, True, Labelled(label, part))
+    buffer.drain(encode_time(2))
     assert operator.cut(encode_time(2)) == []
-    intake.drain(encode_time(3))
+    buffer.drain(encode_time(3))
     assert bench.outputs == [
         (at(1) + CODE + CHILD[1] + CHILD[0], 8, True, Gathered("item 1", (0,))),
         (at(2) + CODE + CHILD[1] + CHILD[0], 8, True, Gathered("item 2", (0, 1))),

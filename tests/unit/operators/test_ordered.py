@@ -16,7 +16,7 @@ from flamecore.model.failure import FlowMistake
 from flamecore.model.meta import GlobalTime, decode_children, encode_time
 from flamecore.model.ordered import KEPT, Marking, Now, Ordered, Outcome, Timer, behind, behind_record
 from flamecore.model.vertices import ByKey
-from flamecore.runtime.operators.ordered import OrderedIntake, OrderedOperator
+from flamecore.runtime.operators.ordered import OrderedBuffer, OrderedOperator
 
 Output = tuple[bytes, Any]
 
@@ -76,7 +76,7 @@ class Bench:
 
         site = Site(7, fail, (Way(emit, each(emit)),), snapshots=snapshots)
         self.operator = OrderedOperator(self.vertex("pile", route=ByKey(self.key), index=3), site)
-        self.intake = OrderedIntake("pile", self.operator, 1)
+        self.buffer = OrderedBuffer("pile", self.operator, 1)
 
     @property
     def told(self) -> list[str]:
@@ -85,10 +85,10 @@ class Bench:
         return work.told
 
     def put(self, time: int, payload: Any, trace: int = 0, *, alive: bool = True) -> None:
-        self.intake.step(order_of(time), trace, alive, payload)
+        self.buffer.step(order_of(time), trace, alive, payload)
 
     def drain(self, time: int) -> None:
-        self.intake.drain(encode_time(time))
+        self.buffer.drain(encode_time(time))
 
 
 def order_of(time: int) -> bytes:
@@ -101,11 +101,11 @@ def test_items_wait_for_the_minimum_time_and_go_in_sorted_in_one_step() -> None:
         bench.put(time, payload, trace=time)
     bench.drain(1)
     assert bench.told == ["open"]
-    assert bench.intake.lowest == order_of(1)
+    assert bench.buffer.lowest == order_of(1)
     bench.drain(4)
     assert bench.told == ["open", "begin", "1", "2", "3", "end"]
     assert bench.outputs == [(order_of(3) + b"\x00", (1, 4, 7)), (order_of(3) + b"\x01", 12)]
-    assert bench.intake.lowest == order_of(5)
+    assert bench.buffer.lowest == order_of(5)
     assert bench.operator.calls == 3
 
 
@@ -260,13 +260,13 @@ def test_timers_are_due_before_the_items_of_their_time() -> None:
     outputs = [payload for _, payload in bench.outputs]
     assert outputs == [("set", 1), ("a", 3, 0, 3), ("set", 3), ("a", 5, 0, 5), ("set", 5)]
     assert [order for order, _ in bench.outputs] == sorted(order for order, _ in bench.outputs)
-    assert bench.intake.lowest is not None
-    assert bench.intake.lowest.startswith(encode_time(7) + bytes(4)), "in flight until it is due; that at 9 is not set"
+    assert bench.buffer.lowest is not None
+    assert bench.buffer.lowest.startswith(encode_time(7) + bytes(4)), "in flight until it is due; that at 9 is not set"
     bench.drain(7)
     assert len(bench.outputs) == 5, "nothing of a time is known to be complete before the minimum time has passed it"
     bench.drain(8)
     assert due(bench)[-1] == ("b", 7, 0, 7)
-    assert bench.intake.lowest is None
+    assert bench.buffer.lowest is None
     assert bench.operator.cut(encode_time(8)) == [], "no key has state any more"
 
 
@@ -372,24 +372,24 @@ def test_a_step_does_no_more_than_it_may_and_says_so() -> None:
     bench = AlarmBench()
     for time in range(1, 11):
         bench.put(time, (time, (50, 0)))
-    bench.intake.drain(encode_time(60), 4)
-    assert bench.intake.is_ready
-    while bench.intake.is_ready:
-        bench.intake.drain(encode_time(60), 4)
+    bench.buffer.drain(encode_time(60), 4)
+    assert bench.buffer.is_ready
+    while bench.buffer.is_ready:
+        bench.buffer.drain(encode_time(60), 4)
     assert len(due(bench)) == 10
 
 
 def test_timers_wait_until_the_journal_says_that_time_has_passed() -> None:
     bench = AlarmBench()
-    bench.intake.wait_for_journal()
+    bench.buffer.wait_for_journal()
     bench.put(1, ("a", (5, 0), (6, 0), (30, 0)))
     bench.drain(6)
     assert [payload for _, payload in bench.outputs] == [("set", 1)]
-    assert (bench.intake.to_store, bench.intake.is_ready) == (6, False)
-    bench.intake.note_stored(6)
+    assert (bench.buffer.to_store, bench.buffer.is_ready) == (6, False)
+    bench.buffer.note_stored(6)
     bench.drain(9)
     assert due(bench) == [("a", 5, 0, 5)]
-    assert bench.intake.to_store == 9
+    assert bench.buffer.to_store == 9
     bench.put(9, ("b",))
     bench.drain(10)
     assert due(bench) == [("a", 5, 0, 5), ("a", 6, 0, 6)], "the journal has the time of the item that came"
@@ -439,10 +439,10 @@ def test_a_mark_lets_go_what_waits_for_it_and_is_said_on_but_not_beyond_what_key
         bench.put(time, (key,))
     marks = [behind_record(order_of(time)) for time in (2, 4, 6)]
     for mark, value in zip(marks, (5, 9, 12), strict=True):
-        bench.intake.put_mark(mark, (9, 1, value))
+        bench.buffer.put_mark(mark, (9, 1, value))
     bench.drain(5)
     assert said == [(behind(marks[0]), 5), (behind(marks[1]), 7)]
-    assert bench.intake.lowest == marks[2]
+    assert bench.buffer.lowest == marks[2]
     assert bench.outputs == []
     bench.drain(7)
     assert said[2:] == [(behind(marks[2]), 12)], "nothing is held back any more"
@@ -453,7 +453,7 @@ def test_a_mark_lets_go_what_waits_for_it_and_is_said_on_but_not_beyond_what_key
 def test_a_timer_whose_mark_has_come_already_is_due_at_once() -> None:
     bench = AlarmBench()
     bench.operator.watermark.connect({(9, 1): Marking("said", function=int)}, lambda *mark: None, None)
-    bench.intake.put_mark(behind_record(order_of(1)), (9, 1, 50))
+    bench.buffer.put_mark(behind_record(order_of(1)), (9, 1, 50))
     bench.operator.work.process = lambda *_: Outcome([], [], [Timer(50, 1, mark=True), Timer(51, 2, mark=True)])  # type: ignore[method-assign]
     bench.operator.work.on_time = lambda key, _state, timer, now: Outcome(  # type: ignore[method-assign]
         None, [(timer.time, now.time)], [Timer(51, 2, mark=True)] if timer.tag == 1 else []
@@ -482,27 +482,27 @@ def test_a_timer_is_told_the_watermark_before_the_mark_that_makes_it_due() -> No
         return Outcome([], [], [Timer(10, 1, mark=True), Timer(20, 2, mark=True)])
 
     bench.operator.work.process, bench.operator.work.on_time = process, on_time  # type: ignore[method-assign]
-    bench.intake.put_mark(behind_record(order_of(1)), (9, 1, 4))
+    bench.buffer.put_mark(behind_record(order_of(1)), (9, 1, 4))
     bench.put(2, ("a",))
-    bench.intake.put_mark(behind_record(order_of(2)), (9, 1, 6))
-    bench.intake.put_mark(behind_record(order_of(3)), (9, 1, 15))
+    bench.buffer.put_mark(behind_record(order_of(2)), (9, 1, 6))
+    bench.buffer.put_mark(behind_record(order_of(3)), (9, 1, 15))
     bench.drain(5)
     assert told == [Now(2, 4, 4), Now(3, 15, 6)]
 
 
 def test_marks_do_not_wait_for_the_journal_but_behind_a_timer_that_does() -> None:
     bench = marked(AlarmBench())
-    bench.intake.wait_for_journal()
-    bench.intake.put_mark(behind_record(order_of(1)), (9, 1, 4))
+    bench.buffer.wait_for_journal()
+    bench.buffer.put_mark(behind_record(order_of(1)), (9, 1, 4))
     bench.drain(3)
-    assert (bench.operator.watermark.value, bench.intake.is_ready, bench.intake.to_store) == (4, False, None)
+    assert (bench.operator.watermark.value, bench.buffer.is_ready, bench.buffer.to_store) == (4, False, None)
     bench.put(4, ("a", (6, 0)))
-    bench.intake.put_mark(behind_record(order_of(8)), (9, 1, 9))
+    bench.buffer.put_mark(behind_record(order_of(8)), (9, 1, 9))
     bench.drain(10)
-    assert (bench.operator.watermark.value, bench.intake.is_ready, bench.intake.to_store) == (4, False, 10)
-    bench.intake.note_stored(10)
+    assert (bench.operator.watermark.value, bench.buffer.is_ready, bench.buffer.to_store) == (4, False, 10)
+    bench.buffer.note_stored(10)
     bench.drain(10)
-    assert (bench.operator.watermark.value, bench.intake.lowest) == (9, None)
+    assert (bench.operator.watermark.value, bench.buffer.lowest) == (9, None)
     assert due(bench) == [("a", 6, 0, 6)]
 
 
@@ -518,7 +518,7 @@ def test_timers_and_hold_that_are_kept_stay_as_they_are() -> None:
     bench.operator.work.on_time = lambda key, state, timer, now: Outcome(None, [(timer.tag, state)])  # type: ignore[method-assign]
     bench.put(1, ("a",))
     bench.put(2, ("a",))
-    bench.intake.put_mark(behind_record(order_of(3)), (9, 1, 10))
+    bench.buffer.put_mark(behind_record(order_of(3)), (9, 1, 10))
     bench.drain(9)
     assert said == [7]
     assert bench.operator.cut(encode_time(2)) == [{"a": ((1,), ((20, 5, False), (30, 6, True)), 7)}]

@@ -14,7 +14,7 @@ from flamecore.abc.operator import GONE, Ends, Record, Site, Stretch, Watermarks
 from flamecore.model.meta import GlobalTime, encode_child, encode_time
 from flamecore.model.ordered import KEPT, Marking, Now, Ordered, Outcome, Timer, behind_record
 from flamecore.model.vertices import ByKey
-from flamecore.runtime.operators.ordered import OrderedIntake, OrderedOperator
+from flamecore.runtime.operators.ordered import OrderedBuffer, OrderedOperator
 
 
 @dataclass(eq=False, slots=True, repr=False)
@@ -108,7 +108,7 @@ class Bench:
         self.operator.watermark.connect(
             {(9, 1): Marking("said", function=int)}, lambda *mark: self.said.append(mark), ["shared"]
         )
-        self.intake = OrderedIntake("tally", self.operator, 1)
+        self.buffer = OrderedBuffer("tally", self.operator, 1)
 
     def _emit(self, order: bytes, trace: int, alive: bool, payload: Any) -> None:
         self.outputs.append((order, payload))
@@ -146,10 +146,10 @@ def test_items_that_go_in_together_give_what_each_gives_alone(seed: int) -> None
             value += rng.randint(1, 9)
             marks.append((rng.choice(records)[0], value))
         for bench in benches:
-            bench.intake.run([order_of(at) for at, _ in records], 0, [payload for _, payload in records])
+            bench.buffer.run([order_of(at) for at, _ in records], 0, [payload for _, payload in records])
             for at, mark in sorted(marks):
-                bench.intake.put_mark(behind_record(order_of(at)), (9, 1, mark))
-            bench.intake.drain(encode_time(time))
+                bench.buffer.put_mark(behind_record(order_of(at)), (9, 1, mark))
+            bench.buffer.drain(encode_time(time))
         if rng.random() < 0.6:
             cut = rng.randint(cut, time)
             for bench in benches:
@@ -175,10 +175,10 @@ def test_keys_of_one_hash_share_a_place_and_their_outputs_are_numbered_on(monkey
         monkeypatch.setattr(f"{module}.rank_codes", lambda keys: [encode_child(7) for _ in keys])
     benches = [Bench(together=False), Bench(together=True)]
     for bench in benches:
-        bench.intake.run([*map(order_of, range(1, 25))], 0, [(time % 4, 3) for time in range(1, 25)])
-        bench.intake.put_mark(behind_record(order_of(1)), (9, 1, 5))
-        bench.intake.put_mark(behind_record(order_of(24)), (9, 1, 90))
-        bench.intake.drain(encode_time(30))
+        bench.buffer.run([*map(order_of, range(1, 25))], 0, [(time % 4, 3) for time in range(1, 25)])
+        bench.buffer.put_mark(behind_record(order_of(1)), (9, 1, 5))
+        bench.buffer.put_mark(behind_record(order_of(24)), (9, 1, 90))
+        bench.buffer.drain(encode_time(30))
     alone, together = benches
     assert alone.outputs == together.outputs
     assert len({order for order, _ in together.outputs}) == len(together.outputs) > 40
@@ -186,8 +186,8 @@ def test_keys_of_one_hash_share_a_place_and_their_outputs_are_numbered_on(monkey
 
 def test_a_few_items_are_worked_on_alone() -> None:
     bench = Bench(together=True)
-    bench.intake.run([order_of(1), order_of(2)], 0, [("a", 1), ("b", 2)])
-    bench.intake.drain(encode_time(9))
+    bench.buffer.run([order_of(1), order_of(2)], 0, [("a", 1), ("b", 2)])
+    bench.buffer.drain(encode_time(9))
     assert len(bench.outputs) == 4
     work = bench.operator.work
     assert isinstance(work, TallyWork)

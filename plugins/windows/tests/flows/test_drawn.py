@@ -19,7 +19,7 @@ from flamecore.model.meta import GLOBAL_TIME_BYTES, decode_time, encode_time
 from flamecore.model.ordered import KEPT, Now
 from flamecore.runtime.config.defaults import ACKERS
 from flamecore.runtime.operators import marks
-from flamecore.runtime.operators.ordered import OrderedIntake, OrderedOperator
+from flamecore.runtime.operators.ordered import OrderedBuffer, OrderedOperator
 from flamecore.runtime.operators.reorder import ReorderBuffer
 from flamecore.runtime.parts.front import Front
 from flamecore.testing import assert_deterministic, assert_exactly_once
@@ -263,12 +263,12 @@ def panes_look_at_the_partition(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def timers_are_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    def lowest(self: OrderedIntake) -> bytes | None:
+    def lowest(self: OrderedBuffer) -> bytes | None:
         waits, own = ReorderBuffer.lowest.fget(self), self._ordered.watermark.marks  # type: ignore[attr-defined]
         places = [place for place in (waits, own[0][0] if own else None) if place is not None]
         return min(places, default=None)
 
-    monkeypatch.setattr(OrderedIntake, "lowest", property(lowest))
+    monkeypatch.setattr(OrderedBuffer, "lowest", property(lowest))
 
 
 def state_is_cut_an_item_late(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -219,7 +219,7 @@ class HeldError(StoreError):
     """Another run of the job is at work on its state.
 
     Fields: as `StoreError`, `job`, and of the other run `pid`, `host`, `since` and `seen` (when it took the state, and
-    gave its last sign of life, in seconds since the epoch by its own clock).
+    sent its last heartbeat, in seconds since the epoch by its own clock).
     """
 
 

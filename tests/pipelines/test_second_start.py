@@ -55,7 +55,7 @@ def refused(run: Run, holder: Run) -> None:
     said = run.said()[run.said().rindex("error: ") :]
     assert said.startswith("error: job 'words' is already running: process "), said
     assert f"process {holder.process.pid} on {os.uname().nodename} holds its state since 20" in said
-    assert "last sign of life at 20" in said
+    assert "last heartbeat at 20" in said
     assert "--take-over" in said
 
 

@@ -69,7 +69,7 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
         since, seen = _utc(self.since), _utc(self.seen)
         return HeldError(
             f"job {self.job!r} is already running: {self.words} holds its state since {since}, "
-            f"and gave its last sign of life at {seen}",
+            f"and sent its last heartbeat at {seen}",
             hint="Stop that one first; or take the job over from it: --take-over, or job.take_over = true.",
             store=store,
             blob=blob,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property
@@ -34,7 +33,7 @@ from flamecore.runtime.config.validate import unknown_key
 from flamecore.runtime.launch import job_of, to_the_end
 from flamecore.toolkit.records.plain import Unencodable
 from flamestream_spark.nodes.places import is_local
-from flamestream_spark.scratch import make_temporary, remove_with
+from flamestream_spark.scratch import make_temporary, remove_temporary, remove_with
 from flamestream_spark.source import SparkSource, SparkSourceOptions
 from flamestream_spark.spool.feeding import Feeding
 from flamestream_spark.spool.ordering import ORDER_BY, has_stable_order
@@ -96,7 +95,7 @@ def run(
     place = _scratch(spark, scratch)
     with ExitStack() as undo:
         if scratch is None:
-            undo.callback(shutil.rmtree, place, ignore_errors=True)
+            undo.callback(remove_temporary, Path(place))
         outputs = _run(flow, given, place, workers, order_by, on_spark, dict(settings or {}))
         undo.pop_all()
     if scratch is None:

@@ -1,6 +1,6 @@
-"""Temporary folders of outputs, removed when no DataFrame reads them any more.
+"""Temporary folders; those of outputs are removed when no DataFrame reads them any more.
 
-They go with the program at the latest.
+They go with the program at the latest; those of a program that was killed, as soon as another one makes its own.
 
 A DataFrame that is made of another one holds nothing of it in Python, so the JVM is asked whether anything there still
 refers to the files: a weak reference to the relation of Spark that reads them says so. Over Spark Connect there is no
@@ -10,20 +10,22 @@ such reference, and the folders stay until the program ends.
 from __future__ import annotations
 
 import atexit
-import shutil
 import threading
 import time
 import weakref
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any, Final
+
+from flamecore.toolkit.private_dir import private_folder
 
 _LOOKS_S: Final = (0.2, 1.0, 5.0)
 """Pauses before each look after a DataFrame has gone: Java's collector lets go of the rest in its own time."""
 
 _lock: Final = threading.Lock()
 _held: Final[dict[Path, _Held]] = {}
+_made: Final[dict[Path, ExitStack]] = {}
 
 
 class _Held:
@@ -52,9 +54,23 @@ class _Held:
 
 def make_temporary() -> Path:
     """Return a new folder, which is removed when the program ends."""
-    folder = Path(mkdtemp(prefix="flamestream-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    with ExitStack() as undo:
+        folder = Path(undo.enter_context(private_folder()), "files")
+        folder.mkdir()
+        _made[folder] = undo.pop_all()
     return folder
+
+
+def remove_temporary(folder: Path) -> None:
+    """Remove a folder by `make_temporary`, if it is there."""
+    if (made := _made.pop(folder, None)) is not None:
+        made.close()
+
+
+@atexit.register
+def _remove_all() -> None:
+    for folder in list(_made):
+        remove_temporary(folder)
 
 
 def held() -> list[Path]:
@@ -109,5 +125,5 @@ def remove_unread() -> bool:
         for folder in unread:
             del _held[folder]
     for folder in unread:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_temporary(folder)
     return len(unread) < len(left)

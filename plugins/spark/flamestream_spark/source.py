@@ -7,11 +7,9 @@ they come. So the front has one order, whatever the number of cores or of files,
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any, ClassVar, Final
 
 import msgspec
@@ -23,6 +21,7 @@ from flamecore.errors import ConfigError, FlameError, SourceError
 from flamecore.suggest import suggestion
 from flamecore.toolkit.places import covers
 from flamestream_spark.queries import Query
+from flamestream_spark.scratch import make_temporary, remove_temporary
 from flamestream_spark.session.session import HOST, active, in_task, name_of, named_jobs, session
 from flamestream_spark.spool.ahead import errand_of
 from flamestream_spark.spool.feeding import Feeding, failed
@@ -270,9 +269,9 @@ class SparkSource(Source):
                 f"Spark runs at {master or 'another place'}, whose executors do not see the temporary files here",
                 'Name a folder that both reach: spool = "/mnt/shared/spool".',
             )
-        folder = mkdtemp(prefix="flamestream-spool-")
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        return Spool(Path(folder), self.context.name, durable=False), True
+        folder = make_temporary()
+        stack.callback(remove_temporary, folder)
+        return Spool(folder, self.context.name, durable=False), True
 
     def _ordered(self, frame: Any) -> Ordered:
         """Return the rows to read, in their order, checked against the declared type."""

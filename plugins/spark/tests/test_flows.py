@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
+import subprocess
+import sys
 import tempfile
 import time
 from dataclasses import dataclass
@@ -215,6 +218,21 @@ def test_a_run_that_fails_leaves_no_temporary_files(
     with pytest.raises(OperationError, match=r"ZeroDivisionError"):
         flamestream_spark.run(flow, numbers=spark.range(5), order_by="id")
     assert not list(tmp_path.glob("flamestream-*"))
+
+
+def test_files_of_a_program_that_was_killed_go_with_the_next_one(tmp_path: Path) -> None:
+    program = "from flamestream_spark.scratch import make_temporary; print(make_temporary(), flush=True); "
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+
+    def run(end: str) -> tuple[int, Path]:
+        command = [sys.executable, "-c", program + end]
+        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, timeout=60, check=False)
+        return done.returncode, Path(done.stdout.strip())
+
+    code, folder = run("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    assert (code, folder.is_dir()) == (-signal.SIGKILL, True)
+    code, _ = run("")
+    assert (code, list(tmp_path.iterdir())) == (0, [])
 
 
 def test_a_session_that_is_there_is_used_and_stays(spark: Any) -> None:

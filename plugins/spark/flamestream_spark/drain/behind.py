@@ -13,7 +13,6 @@ from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from secrets import token_hex
-from tempfile import mkdtemp
 from typing import Any, Final, NamedTuple
 
 from flamecore.abc.host import Behind, PackedFlow
@@ -31,9 +30,10 @@ from flamestream_spark.drain.cut import CutFlow, crosses, packed_cut
 from flamestream_spark.drain.held import HeldSink, Items, Piece, read_pieces
 from flamestream_spark.drain.left_out import ListeningSink, count_others, telling
 from flamestream_spark.drain.work import SCHEMA, Work
-from flamestream_spark.nodes.feed import remove_temporary, sources_of
+from flamestream_spark.nodes.feed import remove_spools, sources_of
 from flamestream_spark.nodes.places import is_local
 from flamestream_spark.nodes.slots import counted
+from flamestream_spark.scratch import make_temporary, remove_temporary
 from flamestream_spark.session.master import master_of
 from flamestream_spark.session.messages import gist, own_words
 from flamestream_spark.session.session import cancel_tag, name_of, session, tag_thread
@@ -192,7 +192,9 @@ class Suffixes(Behind):
 
     def _place(self, name: str) -> Place:
         if not self._url:
-            self._url = mkdtemp(prefix="flamestream-drain-")
+            folder = make_temporary()
+            self._resources.callback(remove_temporary, folder)
+            self._url = str(folder)
         url = f"{self._url}/{name}"
         place_of(url, "scratch", durable=False).folder("")
         return place_of(url, "scratch", durable=False)
@@ -335,7 +337,7 @@ class Suffixes(Behind):
                 place_of(self._url, "scratch").clear()
                 self._url = ""
         finally:
-            remove_temporary(self._spec.config)  # rows that were read again for the position of one
+            remove_spools(self._spec.config)  # rows that were read again for the position of one
             self._session = None
             self._resources.close()
 

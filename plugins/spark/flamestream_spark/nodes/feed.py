@@ -11,9 +11,9 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from hashlib import blake2s
 from pathlib import Path
-from tempfile import gettempdir
 from typing import Final
 
 import msgspec
@@ -22,6 +22,7 @@ from flamecore.abc.config import Edge, JobConfig, SinkEdge
 from flamecore.abc.source import EdgeContext, Prefix
 from flamecore.errors import ConfigError, FlameError
 from flamecore.runtime.config.options import options_of
+from flamestream_spark.scratch import make_temporary
 from flamestream_spark.source import SparkSource, says_what
 from flamestream_spark.spool.reader import Feeds
 
@@ -48,9 +49,15 @@ def with_spools(config: JobConfig, *, local: bool) -> JobConfig:
     for name, edge in sources_of(config).items():
         if local and not edge.options.get("spool"):
             said = f"{config.folder}\0{config.job.name}\0{config.job.flow}\0{name}\0{os.getpid()}"
-            folder = Path(gettempdir()) / (_PREFIX + blake2s(said.encode(), digest_size=8).hexdigest())
+            folder = _home() / (_PREFIX + blake2s(said.encode(), digest_size=8).hexdigest())
             sources[name] = msgspec.structs.replace(edge, options={**edge.options, "spool": str(folder)})
     return msgspec.structs.replace(config, source=sources)
+
+
+@cache
+def _home() -> Path:
+    """Return the folder for all temporary spools of this program."""
+    return make_temporary()
 
 
 def without_spool(config: JobConfig) -> Iterator[ConfigError]:
@@ -64,7 +71,7 @@ def without_spool(config: JobConfig) -> Iterator[ConfigError]:
             )
 
 
-def remove_temporary(config: JobConfig) -> None:
+def remove_spools(config: JobConfig) -> None:
     """Remove the temporary spools of the sources."""
     for edge in sources_of(config).values():
         folder = Path(edge.options.get("spool", ""))
@@ -110,4 +117,4 @@ class Feed:
         for feeding in self._feeding:
             feeding.stop()
         self._feeding.clear()
-        remove_temporary(self._config)
+        remove_spools(self._config)

@@ -4,8 +4,32 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Final
+
+_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+
+
+def is_url(path: str) -> bool:
+    """Return whether a path leads outside of this machine's file system.
+
+    A host may be missing, as in Hadoop's `hdfs:/data`. One letter and a colon are a drive.
+
+    >>> is_url("s3://bucket/in"), is_url("dbfs:/in"), is_url("file:/in"), is_url("in"), is_url("C:/in")
+    (True, True, False, False, False)
+    """
+    return "://" in path.removeprefix("file://") or (_URL.match(path) is not None and not path.startswith("file:/"))
+
+
+def scheme_of(url: str) -> str:
+    """Return the scheme of a URL.
+
+    >>> scheme_of("s3://bucket/in"), scheme_of("dbfs:/in")
+    ('s3', 'dbfs')
+    """
+    return url.partition(":")[0]
 
 
 def place_of(path: str | Path, *, folder: bool = False) -> str:
@@ -20,7 +44,7 @@ def place_of(path: str | Path, *, folder: bool = False) -> str:
     text = _local(str(path))
     # Links are resolved, since a folder may be read by another path than the one by which it is
     # written.
-    found = text if "://" in text else os.path.realpath(Path(text).expanduser())
+    found = text if is_url(text) else os.path.realpath(Path(text).expanduser())
     return found.rstrip("/") + "/" if folder else found
 
 
@@ -33,7 +57,7 @@ def covers(pattern: str, place: str, *, below: bool = False) -> bool:
         below: Whether a folder is read with the folders in it.
     """
     pattern = _local(pattern)
-    if "://" in pattern or "://" in place:
+    if is_url(pattern) or is_url(place):
         return _url_covers(pattern.rstrip("/"), place)
     path = str(Path(pattern).expanduser())
     read, written = os.path.realpath(path), place.rstrip("/")

@@ -31,6 +31,7 @@ from flamecore.runtime.config.read import make_config
 from flamecore.runtime.config.resolve import resolve
 from flamecore.runtime.config.validate import unknown_key
 from flamecore.runtime.launch import job_of, to_the_end
+from flamecore.toolkit.places import is_url
 from flamecore.toolkit.records.plain import Unencodable
 from flamestream_spark.nodes.places import is_local
 from flamestream_spark.scratch import make_temporary, remove_temporary, remove_with
@@ -38,7 +39,7 @@ from flamestream_spark.source import SparkSource, SparkSourceOptions
 from flamestream_spark.spool.feeding import Feeding
 from flamestream_spark.spool.ordering import ORDER_BY, has_stable_order
 from flamestream_spark.spool.spool import Spool
-from flamestream_spark.storage.place import is_url, local_path
+from flamestream_spark.storage.place import local_path
 from flamestream_spark.storage.places import made, place_of
 from flamestream_spark.tables.arrow import TIMES, Form, remedy
 from flamestream_spark.tables.columns import kept_types

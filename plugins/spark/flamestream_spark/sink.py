@@ -22,12 +22,13 @@ from flamecore.abc.hooks import hookimpl
 from flamecore.abc.sink import Guarantee, Mode, Sink
 from flamecore.abc.source import EdgeContext
 from flamecore.errors import ConfigError, SinkError
+from flamecore.toolkit.places import is_url, scheme_of
 from flamecore.toolkit.places import place_of as place_of_output
 from flamecore.toolkit.records.plain import Unencodable
 from flamestream_spark.session.session import HOST, session
 from flamestream_spark.storage.folder import FolderPlace
 from flamestream_spark.storage.objects import written
-from flamestream_spark.storage.place import is_url, local_path
+from flamestream_spark.storage.place import local_path
 from flamestream_spark.storage.places import place_of
 from flamestream_spark.tables.arrow import Form, remedy, text
 from flamestream_spark.tables.catalogue import Listing
@@ -94,7 +95,7 @@ class SparkSink(Sink):
         if not path:
             raise _without_path(where, options.table)
         self._far = is_url(path)
-        if self._far and options.format == "delta" and path.partition("://")[0] not in SCHEMES:
+        if self._far and options.format == "delta" and scheme_of(path) not in SCHEMES:
             raise ConfigError(
                 f"{where}.path: {path}: no Delta table is written there exactly once",
                 hint=f"Give a folder that is mounted, or a URL of {', '.join(SCHEMES)}.",

@@ -19,7 +19,7 @@ from flamecore.abc.hooks import hookimpl
 from flamecore.abc.source import EdgeContext, Prefix, Reader, Source, SourceCapabilities
 from flamecore.errors import ConfigError, FlameError, SourceError
 from flamecore.suggest import suggestion
-from flamecore.toolkit.places import covers
+from flamecore.toolkit.places import covers, is_url
 from flamestream_spark.queries import Query
 from flamestream_spark.scratch import make_temporary, remove_temporary
 from flamestream_spark.session.session import HOST, active, in_task, name_of, named_jobs, session
@@ -29,7 +29,7 @@ from flamestream_spark.spool.ordering import ORDER_BY, Ordered, in_order
 from flamestream_spark.spool.reader import Feeds, RowsReader
 from flamestream_spark.spool.spool import Spool
 from flamestream_spark.storage.hadoop import check_reach
-from flamestream_spark.storage.place import is_url, local_path
+from flamestream_spark.storage.place import local_path
 from flamestream_spark.storage.places import place_of
 from flamestream_spark.tables.columns import arrow_schema, fitted, taken
 from flamestream_spark.tables.delta import frame_of, open_table, unknown_to
@@ -373,7 +373,7 @@ def _absolute(spool: str) -> str:
 
 def _local(path: str) -> str:
     """Return a path as it is, unless it begins at the home of the user."""
-    return path if "://" in path else str(Path(path).expanduser())
+    return path if is_url(path) else str(Path(path).expanduser())
 
 
 def _files(path: Path) -> Iterator[Path]:

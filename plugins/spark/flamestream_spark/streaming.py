@@ -30,6 +30,7 @@ from flamecore.runtime.config.resolve import resolve
 from flamecore.runtime.engine.job import AnyJob
 from flamecore.runtime.launch import job_of
 from flamecore.runtime.tasks.stats import JobReport
+from flamecore.toolkit.places import is_url
 from flamestream_spark.flows import check_frames, check_named
 from flamestream_spark.queries import OutputMode, Query
 from flamestream_spark.source import SparkSource
@@ -37,7 +38,7 @@ from flamestream_spark.spool.reader import RowsReader
 from flamestream_spark.spool.spool import Spool
 from flamestream_spark.storage.hadoop import check_reach
 from flamestream_spark.storage.objects import check_url
-from flamestream_spark.storage.place import Place, is_url, local_path
+from flamestream_spark.storage.place import Place, local_path
 from flamestream_spark.storage.places import made, place_of
 from flamestream_spark.tables.columns import kept_types
 

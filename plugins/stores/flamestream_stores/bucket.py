@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from flamecore.errors import ConfigError, MissingDependencyError, StoreError
 from flamecore.toolkit.objects import PACKAGES, create_object, missing_package, object_store
+from flamecore.toolkit.places import scheme_of
 from flamestream_stores.places import store_error
 
 MEMORY: Final = "memory"
@@ -26,8 +27,8 @@ def check_url(store: str, url: str) -> None:
     Raises:
         ConfigError: The URL is not of a file system that can.
     """
-    protocol = url.partition("://")[0]
-    if protocol not in (MEMORY, *PACKAGES) or "::" in url:
+    protocol = scheme_of(url)
+    if protocol not in (MEMORY, *PACKAGES) or "://" not in url or "::" in url:
         raise ConfigError(
             f"state.path: {url!r}: fsspec's {protocol!r} cannot create a file only if there is none of that name",
             hint=f"Give a folder, or a URL of {', '.join(f'{name}://' for name in PACKAGES)}; store {store!r}.",
@@ -48,7 +49,7 @@ class Bucket:
     def __init__(self, store: str, url: str, folder: str, options: Mapping[str, Any]) -> None:
         self.shown = f"{url.rstrip('/')}/{folder}"
         self._store = store
-        self._protocol = url.partition("://")[0]
+        self._protocol = scheme_of(url)
         self._options = options
         self._files: Any = None
         self._root = ""

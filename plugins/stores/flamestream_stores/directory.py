@@ -15,6 +15,7 @@ import msgspec
 
 from flamecore.abc.hooks import hookimpl
 from flamecore.abc.store import Store, StoreCapabilities, StoreContext, check_name
+from flamecore.toolkit.places import is_url
 from flamestream_stores.bucket import MEMORY, Bucket, check_url
 from flamestream_stores.folder import Folder
 from flamestream_stores.places import Survives, file_name, no_state, store_error
@@ -57,7 +58,7 @@ class Directory(Store):
         path, job = options.path, file_name(context.job)
         for prefix in _LOCAL:
             path = path.removeprefix(prefix)
-        self._remote = "://" in path
+        self._remote = is_url(path)
         self._mountable = not self._remote and Path(path).expanduser().is_absolute()
         self._place: Bucket | Folder
         if self._remote:

@@ -28,7 +28,10 @@ def fsspec() -> Any:
 # -- which object stores -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("url", ["sftp://host/state", "hdfs://host/state", "simplecache::s3://bucket/state", "x://y"])
+URLS = ["sftp://host/state", "hdfs://host/state", "simplecache::s3://bucket/state", "x://y", "dbfs:/state", "s3:/b/x"]
+
+
+@pytest.mark.parametrize("url", URLS)
 def test_a_place_without_conditional_writes_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="only if there is none") as caught:
         store(url)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from flamecore.errors import SourceError
+from flamecore.toolkit.places import is_url, scheme_of
 from flamestream_spark.session.messages import gist
-from flamestream_spark.storage.place import is_url
 
 _JARS = {
     "s3a": "org.apache.hadoop:hadoop-aws",
@@ -36,7 +36,7 @@ def check_reach(spark: Any, url: str, source: str) -> None:
     try:
         _look_up(spark, url)
     except Exception as error:
-        scheme, jvm = url.partition("://")[0], spark._jvm
+        scheme, jvm = scheme_of(url), spark._jvm
         package = _JARS.get(scheme, "")
         if package.startswith("org.apache.hadoop"):
             package += f":{jvm.org.apache.hadoop.util.VersionInfo.getVersion()}"
@@ -71,4 +71,4 @@ def _look_up(spark: Any, url: str) -> None:
     if jvm is None or not is_url(url):
         return
     settings = spark._jsparkSession.sessionState().newHadoopConf()
-    jvm.org.apache.hadoop.fs.FileSystem.getFileSystemClass(url.partition("://")[0], settings)
+    jvm.org.apache.hadoop.fs.FileSystem.getFileSystemClass(scheme_of(url), settings)

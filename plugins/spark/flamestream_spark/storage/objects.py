@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from flamecore.errors import ConfigError, MissingDependencyError
 from flamecore.toolkit.objects import PACKAGES, create_object, missing_package, object_store
+from flamecore.toolkit.places import scheme_of
 from flamestream_spark.storage.place import Place, is_hidden
 
 _BLOCK_BYTES: Final = 1 << 22
@@ -28,10 +29,11 @@ def check_url(url: str, where: str) -> None:
     Raises:
         ConfigError: It is none of the object stores that can.
     """
-    protocol = url.partition("://")[0]
-    if protocol not in PACKAGES or "::" in url:
+    protocol, whole = scheme_of(url), "://" in url
+    if protocol not in PACKAGES or not whole or "::" in url:
         raise ConfigError(
-            f"{where}: {url}: nothing here writes to {protocol}:// so that a file is created only if there is none",
+            f"{where}: {url}: nothing here writes to {protocol}:/{'/' * whole} so that a file is created only if there "
+            "is none",
             hint=f"Give a folder that is mounted, or a URL of {', '.join(f'{name}://' for name in PACKAGES)}.",
             path=where,
         )

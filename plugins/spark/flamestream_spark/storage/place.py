@@ -85,11 +85,6 @@ def is_hidden(name: str) -> bool:
     return name[0] in "._" and "=" not in name
 
 
-def is_url(path: str) -> bool:
-    """Return whether a path leads outside of this machine's file system."""
-    return "://" in path and not path.startswith("file://")
-
-
 def local_path(path: str) -> Path:
     """Return the folder that a path means, which is no URL of another place."""
     for prefix in ("file://", "file:"):

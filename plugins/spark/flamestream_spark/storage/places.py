@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from flamecore.errors import ConfigError
+from flamecore.toolkit.places import is_url
 from flamestream_spark.storage.folder import FolderPlace
 from flamestream_spark.storage.objects import ObjectPlace, check_url
-from flamestream_spark.storage.place import Place, is_url, local_path
+from flamestream_spark.storage.place import Place, local_path
 
 
 def place_of(

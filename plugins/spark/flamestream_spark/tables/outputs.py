@@ -19,7 +19,8 @@ from urllib.parse import unquote
 import pyarrow.parquet as pq
 
 from flamecore.errors import SourceError
-from flamestream_spark.storage.place import Place, is_url
+from flamecore.toolkit.places import is_url
+from flamestream_spark.storage.place import Place
 from flamestream_spark.tables.claims import CLAIMED_PART, settled
 from flamestream_spark.tables.delta import LOG, files_of, open_table
 from flamestream_spark.tables.folder import PART, read_manifest

@@ -12,8 +12,9 @@ import flamecore as fc
 import flamestream_spark
 from flamecore.abc.source import EdgeContext
 from flamecore.errors import ConfigError, MissingDependencyError, SourceError
+from flamecore.toolkit.places import is_url
 from flamestream_spark.source import SparkSource
-from flamestream_spark.storage.place import Place, is_url, local_path
+from flamestream_spark.storage.place import Place, local_path
 from flamestream_spark.storage.places import place_of
 
 
@@ -84,7 +85,10 @@ def test_a_url_of_this_machine_is_a_path(path: str) -> None:
     assert local_path(path) == Path("/a/b")
 
 
-@pytest.mark.parametrize("url", ["hdfs://host/x", "ftp://host/x", "simplecache::s3://bucket/x", "memory://x"])
+URLS = ["hdfs://host/x", "ftp://host/x", "simplecache::s3://bucket/x", "memory://x", "dbfs:/x", "hdfs:/x", "s3a:/x"]
+
+
+@pytest.mark.parametrize("url", URLS)
 def test_a_place_where_nothing_is_made_once_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="only if there is none") as caught:
         place_of(url, "sink.x.path")

@@ -33,7 +33,7 @@ from flamestream_spark.storage.places import place_of
 from flamestream_spark.tables.arrow import Form, remedy, text
 from flamestream_spark.tables.catalogue import Listing
 from flamestream_spark.tables.claims import ClaimedFolder
-from flamestream_spark.tables.delta import LOG, delta_rs
+from flamestream_spark.tables.delta import LOG, delta_rs, gist_of
 from flamestream_spark.tables.delta_objects import SCHEMES, DeltaObjects
 from flamestream_spark.tables.delta_table import DeltaTable
 from flamestream_spark.tables.folder import Folder
@@ -242,7 +242,7 @@ class SparkSink(Sink):
 
     def _failed(self, done: str, error: OSError) -> SinkError:
         return self._error(
-            f"{self._url} cannot be {done}: {error.strerror or error}",
+            f"{self._url} cannot be {done}: {error.strerror or gist_of(error)}",
             "Is there room, and may this user write there?",
         )
 

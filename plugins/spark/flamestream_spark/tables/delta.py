@@ -21,6 +21,10 @@ _READ: Final = {"appendOnly", "invariants", "timestampNtz", "v2Checkpoint", "vac
 _KEPT: Final = {"appendOnly", "invariants", "timestampNtz", "changeDataFeed", "deletionVectors", "v2Checkpoint"}
 """Features of tables that ask nothing of whoever only adds files, as long as no column has an invariant."""
 
+_COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
+_TOLD: Final = re.compile(r"<Message>(.*?)</Message>", re.DOTALL)
+_NO_HTTP: Final = "URL scheme is not allowed"
+
 _URL: Final = re.compile(r"[a-z][a-z0-9+]*:/")
 
 
@@ -48,9 +52,22 @@ def delta_rs(kind: str) -> Any:
     return deltalake
 
 
-def first_line(error: Exception) -> str:
-    """Return the text of delta-rs, without the stack of its own code."""
-    return str(error).strip().partition("\n")[0] or type(error).__name__
+def gist_of(error: Exception) -> str:
+    r"""Return the first text of delta-rs and the last cause, without the stack of its own code.
+
+    >>> gist_of(OSError("Generic S3 error\n ↳ Error performing GET http://host\n  ↳ 404 Not Found"))
+    'Generic S3 error: 404 Not Found'
+    """
+    first, *causes = _COLOURS.sub("", str(error)).split("↳")
+    lines = [text.strip().partition("\n")[0] for text in (first, *causes[-1:])]
+    if causes and (told := _TOLD.search(causes[-1])):  # the words of a server of S3 or Azure
+        lines[1] = told[1]
+    elif causes and lines[1] == _NO_HTTP:
+        lines[1] = (
+            'http:// is used only if storage_options = { allow_http = "true" } or AWS_ALLOW_HTTP=true in the '
+            "environment allows it"
+        )
+    return ": ".join(lines).strip(": ") or type(error).__name__
 
 
 def unfit(table: Any, ours: Any, partitions: Sequence[str] = ()) -> str:
@@ -125,7 +142,7 @@ def open_table(path: str, read: Mapping[str, str], source: str) -> Any:
         if "timestampAsOf" in read:
             table.load_as_version(read["timestampAsOf"])
     except (rs.exceptions.DeltaError, OSError, ValueError) as error:
-        what = f"Delta table {path} cannot be read: {first_line(error)}"
+        what = f"Delta table {path} cannot be read: {gist_of(error)}"
         raise _wrong(source, what, "Is it a table, is it whole, and does it have that version?", path) from error
     protocol = table.protocol()
     features = set(protocol.reader_features or (() if protocol.min_reader_version == 1 else ("columnMapping",)))

@@ -24,7 +24,7 @@ from flamecore.abc.source import EdgeContext
 from flamecore.errors import SinkError
 from flamecore.model.meta import MIN_TIME
 from flamestream_spark.storage.folder import FolderPlace
-from flamestream_spark.tables.delta import LOG, delta_rs, first_line, unfit
+from flamestream_spark.tables.delta import LOG, delta_rs, gist_of, unfit
 from flamestream_spark.tables.delta_objects import DeltaObjects
 from flamestream_spark.tables.partitions import Piece, last_of, pieces_of
 
@@ -326,7 +326,7 @@ class DeltaTable:
             yield
         except self._rs.exceptions.DeltaError as error:
             raise self.error(
-                f"Delta table {self._place.url}: {first_line(error)}", "Is it whole, and may this user write there?"
+                f"Delta table {self._place.url}: {gist_of(error)}", "Is it whole, and may this user write there?"
             ) from error
 
     def error(self, what: str, hint: str) -> SinkError:

@@ -219,3 +219,14 @@ def test_secrets_are_not_shown() -> None:
     shown = repr(SparkSink.Options(path="s3://b/t", format="delta", storage_options={"aws_secret_access_key": "hush"}))
     assert "hush" not in shown
     assert "aws_secret_access_key" in shown
+
+
+def test_why_a_server_is_not_used_is_said_in_one_line(options: dict[str, str]) -> None:
+    with pytest.raises(SinkError) as caught:
+        asyncio.run(make("s3://nothing/there", options).open())
+    assert str(caught.value).startswith(
+        "sink 'counts': s3://nothing/there cannot be opened: Generic S3 error: The specified bucket does not exist\n"
+    )
+    del options["allow_http"]
+    with pytest.raises(SinkError, match=r'opened: Generic S3 error: http:// is used only if .* allow_http = "true"'):
+        asyncio.run(make("s3://bucket/there", options).open())

@@ -277,6 +277,9 @@ class _Interpreter:
         except Exception as error:  # noqa: BLE001 - user code
             self.fail(model.vertex, order, True, payload, error)
             return True
+        if model.failed is not None:
+            self.fail(model.vertex, order, True, payload, model.failed)
+            model.failed = None
         for place, output in outputs:
             self.emit(model.vertex, place, True, output)
         if model.says is not None:
@@ -424,6 +427,7 @@ class OrderedModel:
         self.watermark = self.before = MIN_TIME  # now, and before the mark whose timers are due
         self.reached: bytes = b""  # the place of the mark whose timers are due
         self.says: tuple[bytes, int] | None = None
+        self.failed: Exception | None = None  # what the last timer has raised, which is left out
         self.numbers: Counter[bytes] = Counter()
 
     def next(self, end: int) -> bytes:
@@ -461,7 +465,7 @@ class OrderedModel:
         For a mark it works on one timer at a time, and at the end on none: then the operation emits its own marks.
 
         Raises:
-            Exception: It fails; the state is as it was.
+            Exception: An item fails; the state is as it was.
         """
         time = decode_time(order)
         if order in self.waiting:
@@ -487,8 +491,13 @@ class OrderedModel:
         place, _, key, timer = timers[0]
         before = self.outcomes[key]
         self.outcomes[key] = before._replace(timers=tuple(other for other in before.timers if other != timer))
-        outcome = self.work.on_time(key, before.state, timer, self.now(time, timer))
-        return self.settle(key, place, timer, outcome)
+        now = self.now(time, timer)
+        try:
+            return self.settle(key, place, timer, self.work.on_time(key, before.state, timer, now))
+        except Exception as error:  # noqa: BLE001 - user code
+            self.failed = error
+        left = self.work.leave_out(key, before.state, timer, now)
+        return [] if left is None else self.settle(key, place, timer, left)
 
     def take_marks(self, place: bytes) -> None:
         """Take all marks of a place."""

@@ -13,6 +13,7 @@ import pytest
 import flamecore as fc
 import flamestream_windows as w
 from flamecore.errors import ConfigError, FlameError, GraphError, OperationError
+from flamecore.testing import assert_exactly_once
 from flamestream_windows import aggregates as agg
 from flamestream_windows import triggers as t
 from flamestream_windows import watermarks
@@ -322,6 +323,18 @@ def test_a_pane_that_fails_holds_up_no_other(settings: Any, wanted: Any, workers
         flow.run({"records": records}, workers=workers)
     made = flow.run({"records": records}, workers=workers, settings={"job.on_error": "skip"})
     assert sorted(made["out"]) == sorted(wanted)
+
+
+def test_panes_that_fail_are_left_out_alike_after_crashes() -> None:
+    flow = fc.Flow("fails")
+    timed = w.event_time(flow.source("records", tuple), lambda record: record[0], at_end="keep")
+    keyed = timed.key_by(lambda record: record[1])
+    keyed.window(w.fixed(seconds=4)).aggregate(total=Total()).sink("final")
+    late: Any = {"emit": t.at_watermark(late=t.count(1)), "lateness": timedelta(seconds=9), "panes": "accumulating"}
+    keyed.window(w.fixed(seconds=4), **late).aggregate(total=Total()).sink("late")
+    # Each window of four seconds has two of each key: 13 of "a", and 15 of "b".
+    records = [(1000.0 + at, "ab"[at % 2], (6, 7, 7, 8)[at % 4]) for at in range(24)]
+    assert_exactly_once(flow, {"records": records}, seeds=range(6), on_error="skip")
 
 
 @pytest.mark.parametrize("workers", [1, 2])

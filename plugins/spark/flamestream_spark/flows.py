@@ -35,6 +35,7 @@ from flamecore.toolkit.places import is_url
 from flamecore.toolkit.records.plain import Unencodable
 from flamestream_spark.nodes.places import is_local
 from flamestream_spark.scratch import make_temporary, remove_temporary, remove_with
+from flamestream_spark.session.session import name_of, named_jobs
 from flamestream_spark.source import SparkSource, SparkSourceOptions
 from flamestream_spark.spool.feeding import Feeding
 from flamestream_spark.spool.ordering import ORDER_BY, has_stable_order
@@ -136,9 +137,11 @@ def _run(
     else:
         sources = {name: _as_source(flow, name, given[name], orders[name], place) for name in given}
         run_on_spark(flow, sources, outputs, workers, extra)
-    return {
-        name: _written(spark, outputs[name], type_, extra.get(f"sink.{name}.types")) for name, type_ in written.items()
-    }
+    frames = {}
+    for name, type_ in written.items():
+        with named_jobs(spark, name_of(flow.name, f"look at {name}")):
+            frames[name] = _written(spark, outputs[name], type_, extra.get(f"sink.{name}.types"))
+    return frames
 
 
 def through(flow: Flow, *, source: str = "", sink: str = "", **options: Any) -> Callable[[Any], Any]:

@@ -136,8 +136,10 @@ def test_jobs_are_named_after_the_flow(spark: Any, folder: Path, monkeypatch: py
     assert {
         "flamestream words: feed lines",
         "flamestream words: feed lines, batch 0",
+        "flamestream words: look at counts",
         "flamestream words: node worker-0",
         "flamestream words: node worker-1",
     } <= named
+    assert "mine" not in named, "as a job would be that has no name of its own"
     (ended,) = (name for name in named if name.startswith("flamestream words: ended"))
     assert ended.startswith("flamestream words: ended: 2 in, 6 out, ")

@@ -16,7 +16,14 @@ from flamecore.model.meta import FrontId
 from flamecore.model.settings import JobSettings
 from flamecore.runtime.parts.front import Front
 from flamecore.runtime.parts.room import Room
+from flamecore.runtime.tasks import front_task
 from flamecore.runtime.tasks.front_task import FrontTask, Reading, StopSignal
+
+
+@pytest.fixture(autouse=True)
+def stopped_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no time pass in a step: the size of batches depends on it."""
+    monkeypatch.setattr(front_task, "monotonic", lambda: 0.0)
 
 
 class Numbers(Reader):

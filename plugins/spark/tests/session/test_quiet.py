@@ -94,7 +94,8 @@ def test_a_run_leaves_nothing_but_its_output(folder: Path, tmp_path_factory: pyt
 
 def test_errors_that_spark_ignores_are_not_shown(spark: Any) -> None:
     logger = spark._jvm.org.apache.logging.log4j.LogManager.getLogger
-    assert not logger("org.apache.spark.rpc.netty.Inbox").isErrorEnabled()
+    for ignored in ("org.apache.spark.rpc.netty.Inbox", "org.apache.spark.TaskContextImpl"):
+        assert not logger(ignored).isErrorEnabled()
     assert logger("org.apache.spark.scheduler.TaskSetManager").isErrorEnabled()
 
 

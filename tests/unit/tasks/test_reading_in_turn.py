@@ -22,7 +22,7 @@ from flamecore.runtime.tasks.front_task import FrontTask, Reading, StopSignal
 
 @pytest.fixture(autouse=True)
 def stopped_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no time pass in a step: the size of batches depends on it."""
+    """Stop the clock by which a step is timed: the size of batches follows it."""
     monkeypatch.setattr(front_task, "monotonic", lambda: 0.0)
 
 

@@ -7,9 +7,12 @@ Python versions that follow each other take different cases.
 import math
 import os
 import random
+import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.util import find_spec
 from itertools import groupby
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -52,3 +55,22 @@ def _part(test: str, cases: list[pytest.Item], share: float) -> list[pytest.Item
     count = math.ceil(len(cases) * min(share, 1))
     first = sys.version_info.minor * count
     return [cases[(first + number) % len(cases)] for number in range(count)]
+
+
+@pytest.fixture(scope="session")
+def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Yield the URL of HDFS, with a NameNode and a DataNode of its own."""
+    if find_spec("hdfs_native") is None:
+        pytest.skip("no client of HDFS: pip install hdfs-native")
+    script = Path(__file__).with_name("tests") / "servers" / "hdfs.py"
+    command = [sys.executable, str(script), str(tmp_path_factory.mktemp("hdfs"))]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as servers:
+        assert servers.stdin is not None
+        assert servers.stdout is not None
+        said = servers.stdout.readline().strip()  # its own limits end it
+        if not said.startswith("hdfs://"):
+            if servers.wait(60) == 3:
+                pytest.skip(f"no HDFS: {said}")
+            pytest.fail("HDFS does not start; see above")
+        yield said
+        servers.stdin.close()

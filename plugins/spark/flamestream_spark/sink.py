@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, ClassVar, Literal
+from urllib.parse import quote
 
 import msgspec
 import pyarrow.parquet as pq
@@ -99,6 +100,12 @@ class SparkSink(Sink):
             raise ConfigError(
                 f"{where}.path: {path}: no Delta table is written there exactly once",
                 hint=f"Give a folder that is mounted, or a URL of {', '.join(SCHEMES)}.",
+                path=f"{where}.path",
+            )
+        if self._far and options.format == "delta" and scheme_of(path) == "hdfs" and quote(path, safe="/:@") != path:
+            raise ConfigError(
+                f"{where}.path: {path}: in HDFS delta-rs reads no table of such a name, but writes to another one",
+                hint="Choose a path of ASCII letters, digits and /.-_~ alone.",
                 path=f"{where}.path",
             )
         if self._far and options.table:

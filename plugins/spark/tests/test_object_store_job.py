@@ -1,4 +1,4 @@
-"""A whole job on Spark from a folder to an object store, where its rows pass and its state is; its driver is killed."""
+"""A whole job on Spark from a folder to S3 or HDFS, where its rows pass and its state is; its driver is killed."""
 
 from __future__ import annotations
 
@@ -53,22 +53,22 @@ guarantee = "exactly_once"
 use = "spark"
 format = "text"
 path = "lines"
-spool = "s3a://bucket/job/spool"
+spool = "{root}/job/spool"
 
 [sink.counts]
 use = "spark"
-path = "s3a://bucket/job/out"
+path = "{root}/job/out"
 mode = "resume"
 times = true
 
 [state]
 use = "directory"
-path = "s3://bucket/job/state"
+path = "{root}/job/state"
 interval_s = 1
 
 [spark]
 master = "local[4]"
-config = { "spark.driver.memory" = "600m" }
+config = {{ "spark.driver.memory" = "600m" }}
 """
 
 LINES = 2000
@@ -96,14 +96,20 @@ def rows(where: Place) -> list[dict[str, Any]]:
 
 
 @pytest.mark.timeout(1200)
-def test_a_driver_is_killed_and_the_next_one_goes_on(s3: str, s3_environment: None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("store", ["s3", "hdfs"])
+def test_a_driver_is_killed_and_the_next_one_goes_on(
+    store: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    if store == "s3":
+        request.getfixturevalue("s3_environment")
+    root = "s3a://bucket" if store == "s3" else request.getfixturevalue("hdfs")
     (tmp_path / "words.py").write_text(FLOW)
-    (tmp_path / "job.toml").write_text(JOB)
+    (tmp_path / "job.toml").write_text(JOB.format(root=root))
     (tmp_path / "lines").mkdir()
     for part in range(3):
         at = range(part * LINES // 3, (part + 1) * LINES // 3)
         (tmp_path / "lines" / f"part-{part}.txt").write_text("".join(f"{line(n)}\n" for n in at))
-    where = place_of("s3a://bucket/job/out", "path")
+    where = place_of(f"{root}/job/out", "path")
     log = tmp_path / "log"
 
     def start() -> subprocess.Popen[bytes]:

@@ -92,7 +92,11 @@ WANTED = [("a", 1), ("b", 1), ("a", 2), ("c", 1), ("a", 3)]
 
 
 @pytest.mark.parametrize("on_spark", [False, True])
-def test_outputs_are_in_an_object_store(on_spark: bool, spark: Any, far: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("store", ["far", "hdfs"])
+def test_outputs_are_at_a_url(
+    on_spark: bool, store: str, spark: Any, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    far = f"{request.getfixturevalue(store)}/{token_hex(6)}"
     (tmp_path / "lines.txt").write_text("a b\na c\na\n")
     lines = spark.read.text(str(tmp_path / "lines.txt"))
     found = flamestream_spark.run(counting(), lines=lines, workers=1, scratch=f"{far}/scratch", on_spark=on_spark)
@@ -121,6 +125,29 @@ def test_a_stream_goes_on_in_an_object_store(spark: Any, hadoop: None, far: str,
     assert list((tmp_path / "bucket").rglob("query/lines/commits/1"))
     kept = {name.split("/")[0] for name in place_of(f"{far}/job", "checkpoint").names(below=True)}
     assert kept == {"output", "spool", "state"}
+
+
+def test_a_stream_goes_on_in_hdfs(spark: Any, hdfs: str, tmp_path: Path) -> None:
+    far = f"{hdfs}/{token_hex(6)}"
+    (tmp_path / "in").mkdir()
+    for number, text in enumerate(["a b\na c\n", "a\n"]):
+        (tmp_path / "in" / f"{number}.txt").write_text(text)
+        lines = spark.readStream.text(str(tmp_path / "in"))
+        with flamestream_spark.stream(counting(), lines=lines, workers=1, checkpoint=f"{far}/job") as running:
+            running.processAllAvailable()
+    found = spark.read.format("flamestream").load(f"{far}/job/output/counts")
+    assert ordered(found) == WANTED
+    kept = {name.split("/")[0] for name in place_of(f"{far}/job", "checkpoint").names(below=True)}
+    assert kept == {"output", "spool", "state", "query"}
+
+
+def test_a_delta_table_in_hdfs_is_written_and_read(spark: Any, hdfs: str) -> None:
+    pytest.importorskip("deltalake")
+    url = f"{hdfs}/{token_hex(6)}/table"
+    settings = {"sink.counts.use": "spark", "sink.counts.path": url, "sink.counts.format": "delta"}
+    for number in (1, 2):
+        counting().run({"lines": ["a b", "a"]}, settings=settings | {"sink.counts.mode": "append"})
+        assert spark.read.format("flamestream").load(url).count() == 3 * number
 
 
 def test_the_data_source_follows_outputs_in_an_object_store(spark: Any, far: str, tmp_path: Path) -> None:

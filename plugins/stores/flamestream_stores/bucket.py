@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from flamecore.errors import ConfigError, MissingDependencyError, StoreError
-from flamecore.toolkit.objects import PACKAGES, create_object, missing_package, object_store
+from flamecore.toolkit.objects import PACKAGES, create_object, message_of, missing_package, object_store
 from flamecore.toolkit.places import scheme_of
 from flamestream_stores.places import store_error
 
@@ -123,9 +123,8 @@ class Bucket:
         return f"{self._root}/{name.replace('/', '=')}{_SUFFIX}"
 
     def _failed(self, what: str, error: Exception, blob: str = "") -> StoreError:
-        text = str(error).strip() or type(error).__name__
         hint = "Are the URL and the credentials right? storage_options under [state] are handed on to fsspec."
-        return store_error(self._store, f"{self.shown} {what}: {text}", hint, blob)
+        return store_error(self._store, f"{self.shown} {what}: {message_of(error)}", hint, blob)
 
     def _missing(self, error: ImportError) -> MissingDependencyError:
         package, command = missing_package(self.shown, error)

@@ -1,8 +1,9 @@
-"""Store `directory` in object stores: URLs, calls and answers, and an S3 server."""
+"""Store `directory` in object stores and HDFS: URLs, calls and answers, an S3 server, a NameNode."""
 
 from __future__ import annotations
 
 import errno
+import socket
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +14,8 @@ from flamecore.abc.store import Store, StoreContext
 from flamecore.errors import ConfigError, MissingDependencyError, StoreError
 from flamecore.testing.bench.stores import using
 from flamecore.testing.checks.stores import StoreTests
+from flamecore.toolkit import hadoop
+from flamecore.toolkit.hadoop import HadoopFiles
 from flamestream_stores.directory import Directory
 
 
@@ -28,7 +31,14 @@ def fsspec() -> Any:
 # -- which object stores -----------------------------------------------------------------------------------------------
 
 
-URLS = ["sftp://host/state", "hdfs://host/state", "simplecache::s3://bucket/state", "x://y", "dbfs:/state", "s3:/b/x"]
+URLS = [
+    "sftp://host/state",
+    "webhdfs://host/state",
+    "simplecache::s3://bucket/state",
+    "x://y",
+    "dbfs:/state",
+    "s3:/b/x",
+]
 
 
 @pytest.mark.parametrize("url", URLS)
@@ -171,3 +181,61 @@ class TestS3(StoreTests):
 def test_a_missing_bucket_of_s3_is_an_error(s3: dict[str, Any]) -> None:
     with pytest.raises(StoreError, match="s3://none/state/job cannot be listed"):
         using(store("s3://none/state", storage_options=s3), Directory.names)
+
+
+class TestHdfs(StoreTests):
+    limit_s = 120.0  # the client asks half a second after each write whether it is there
+
+    @pytest.fixture(autouse=True)
+    def _server(self, hdfs: str) -> None:
+        self.url = hdfs
+
+    def make(self, context: StoreContext) -> Store:
+        return Directory(Directory.Options(path=f"{self.url}/state"), context)
+
+
+def test_a_missing_client_of_hdfs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "hdfs_native", None)
+    with pytest.raises(MissingDependencyError, match=r"pip install hdfs-native$") as caught:
+        using(store("hdfs://host/state"), Directory.names)
+    assert caught.value.module == "hdfs-native"
+
+
+def test_an_error_of_hdfs_is_in_one_line(hdfs: str) -> None:
+    files = HadoopFiles(hdfs, {})
+    files.pipe_file("/plain", b"")
+    with pytest.raises(StoreError) as caught:
+        using(store(f"{hdfs}/plain"), lambda made: made.create("a", b""))
+    assert "/plain (is not a directory)" in str(caught.value)
+    assert ".java" not in str(caught.value)
+
+
+def test_a_server_that_does_not_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("hdfs_native", reason="no client of HDFS: pip install hdfs-native")
+    monkeypatch.setattr(hadoop, "ANSWER_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"hdfs://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(StoreError, match="no answer of HDFS within"):
+            using(store(f"{url}/state"), Directory.names)
+
+
+def test_a_file_of_hdfs_is_there_whole_or_not_at_all(hdfs: str) -> None:
+    files = HadoopFiles(hdfs, {"dfs.replication": 1})
+    files.pipe_file("/whole/a?b#c", b"1", "create")
+    with pytest.raises(FileExistsError):
+        files.pipe_file("/whole/a?b#c", b"2", "create")
+    with pytest.raises(TypeError):
+        files.pipe_file("/whole/d", "no bytes")  # type: ignore[arg-type]
+    assert files.find(f"{hdfs}/whole") == ["/whole/a?b#c"]
+    assert files.ls(f"/whole/{hadoop.ASIDE}") == [], "nothing is left of a write that failed"
+    files.pipe_file("/whole/a?b#c", b"3")
+    assert files.cat_file("/whole/a?b#c") == b"3"
+    with files.open("/whole/a?b#c", "rb", 4096) as opened:
+        assert (opened.read(), opened.seek(0), opened.read(9)) == (b"3", 0, b"3")
+    files.pipe_file("/whole/deep/e", b"")
+    assert sorted(files.find("/whole")) == ["/whole/a?b#c", "/whole/deep/e"]
+    assert files.find("/whole", maxdepth=1) == ["/whole/a?b#c"]
+    for missing in (files.ls, files.find, files.cat_file):
+        with pytest.raises(FileNotFoundError):
+            missing("/nowhere")
+    files.rm_file("/nowhere")

@@ -191,8 +191,10 @@ class Part:
     def _upload(self) -> None:
         import fsspec
 
-        files = fsspec.filesystem(self._path.partition("://")[0], skip_instance_cache=True)
-        files.put_file(self._aside, self._path)
+        scheme, _, path = self._path.partition("://")
+        # The name is in no other file, and nobody reads it before the task has told of it: it is written in place.
+        host = {"host": path.partition("/")[0]} if scheme == "hdfs" else {}
+        fsspec.filesystem(scheme, skip_instance_cache=True, **host).put_file(self._aside, self._path)
         os.unlink(self._aside)
 
     def discard(self) -> None:

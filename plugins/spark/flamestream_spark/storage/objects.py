@@ -1,4 +1,4 @@
-"""A prefix in an object store, by way of fsspec.
+"""A prefix in an object store, or a folder of HDFS, by way of fsspec.
 
 An object that a server has accepted stays, and is visible to all at once.
 """
@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from flamecore.errors import ConfigError, MissingDependencyError
-from flamecore.toolkit.objects import PACKAGES, create_object, missing_package, object_store
+from flamecore.toolkit.objects import PACKAGES, create_object, message_of, missing_package, object_store
 from flamecore.toolkit.places import scheme_of
 from flamestream_spark.storage.place import Place, is_hidden
 
@@ -147,4 +147,4 @@ def _said(url: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise OSError(f"{url}: {str(error).strip() or type(error).__name__}") from error
+        raise OSError(f"{url}: {message_of(error)}") from error

@@ -9,8 +9,8 @@ from typing import Any, Final
 from flamestream_spark.storage.objects import written
 from flamestream_spark.storage.place import is_hidden
 
-SCHEMES: Final = ("s3", "s3a", "gs", "az", "abfs", "abfss")
-"""Object stores in which delta-rs commits on the condition that no other writer has."""
+SCHEMES: Final = ("s3", "s3a", "gs", "az", "abfs", "abfss", "hdfs")
+"""Object stores, and HDFS, in which delta-rs commits on the condition that no other writer has."""
 
 
 class DeltaObjects:

@@ -1,4 +1,4 @@
-"""Places for files: folders and object stores do the same; and URLs that nobody here reaches are refused."""
+"""Places for files: folders, object stores and HDFS do the same; and URLs that nobody here reaches are refused."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from flamestream_spark.storage.place import Place, local_path
 from flamestream_spark.storage.places import place_of
 
 
-@pytest.fixture(params=["folder", "file://", "s3", "s3a"])
+@pytest.fixture(params=["folder", "file://", "s3", "s3a", "hdfs"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    if request.param == "hdfs":
+        return place_of(f"{request.getfixturevalue('hdfs')}{tmp_path}/place", "path")
     if not request.param.startswith("s3"):
         return place_of(f"{request.param if request.param == 'file://' else ''}{tmp_path}/place", "path")
     request.getfixturevalue("s3_environment")
@@ -85,7 +87,7 @@ def test_a_url_of_this_machine_is_a_path(path: str) -> None:
     assert local_path(path) == Path("/a/b")
 
 
-URLS = ["hdfs://host/x", "ftp://host/x", "simplecache::s3://bucket/x", "memory://x", "dbfs:/x", "hdfs:/x", "s3a:/x"]
+URLS = ["webhdfs://host/x", "ftp://host/x", "simplecache::s3://bucket/x", "memory://x", "dbfs:/x", "hdfs:/x", "s3a:/x"]
 
 
 @pytest.mark.parametrize("url", URLS)
@@ -111,7 +113,7 @@ def words() -> fc.Flow:
 
 def test_a_spool_is_in_no_place_where_nothing_is_made_once() -> None:
     with pytest.raises(ConfigError, match="only if there is none") as caught:
-        SparkSource(SparkSource.Options(path="in", spool="hdfs://host/x"), EdgeContext("lines", str))
+        SparkSource(SparkSource.Options(path="in", spool="ftp://host/x"), EdgeContext("lines", str))
     assert caught.value.path == "source.lines.spool"
 
 
@@ -131,10 +133,10 @@ def test_a_spool_may_be_given_as_a_url_of_this_machine(spark: Any, tmp_path: Pat
 
 def test_scratch_and_checkpoint_are_in_no_place_where_nothing_is_made_once(spark: Any, tmp_path: Path) -> None:
     lines = spark.createDataFrame([("a",)], "line string")
-    with pytest.raises(ConfigError, match="scratch: hdfs://host/x: nothing here writes"):
-        flamestream_spark.run(words(), lines=lines, scratch="hdfs://host/x")
-    with pytest.raises(ConfigError, match="checkpoint: hdfs://host/x: nothing here writes"):
-        flamestream_spark.stream(words(), lines=lines, checkpoint="hdfs://host/x")
+    with pytest.raises(ConfigError, match="scratch: ftp://host/x: nothing here writes"):
+        flamestream_spark.run(words(), lines=lines, scratch="ftp://host/x")
+    with pytest.raises(ConfigError, match="checkpoint: ftp://host/x: nothing here writes"):
+        flamestream_spark.stream(words(), lines=lines, checkpoint="ftp://host/x")
 
 
 def test_scratch_may_be_given_as_a_url_of_this_machine(spark: Any, tmp_path: Path) -> None:

@@ -204,8 +204,8 @@ def test_files_of_others_and_places_that_are_not_there_are_refused(options: dict
 @pytest.mark.parametrize(
     ("chosen", "words"),
     [
-        ({"path": "hdfs://host/x", "format": "delta"}, "s3, s3a, gs"),
         ({"path": "ftp://host/x", "format": "delta"}, "s3, s3a, gs"),
+        ({"path": "hdfs://host:8020/a table", "format": "delta"}, "a path of ASCII letters"),
         ({"path": "s3://bucket/delta/x", "format": "delta", "table": "db.x"}, "CREATE TABLE db.x USING delta"),
     ],
 )

@@ -132,7 +132,7 @@ def test_a_damaged_manifest_is_an_error(tmp_path: Path) -> None:
         asyncio.run(make(tmp_path / "out").open())
 
 
-@pytest.mark.parametrize("path", ["hdfs://x/out", "sftp://x/out", "simplecache::s3://bucket/out", "dbfs:/out"])
+@pytest.mark.parametrize("path", ["webhdfs://x/out", "sftp://x/out", "simplecache::s3://bucket/out", "dbfs:/out"])
 def test_a_place_where_batches_cannot_be_written_once_is_refused(path: str) -> None:
     with pytest.raises(ConfigError, match="only if there is none") as caught:
         SparkSink(SparkSink.Options(path=path), EdgeContext("counts", str))

@@ -29,7 +29,8 @@ class DeployTable(msgspec.Struct, frozen=True, kw_only=True):
             (`flamestream worker --join …`).
         acker: Place of the trackers: with workers (the k-th with the k-th from the end: fewest messages), with the
             supervisor, or in processes of their own (`flamestream acker --join …`).
-        start_timeout_s: Longest time for workers to join and to open their sources.
+        start_timeout_s: Longest time for workers to join and to open their sources, which may start a Java or ask for
+            an executor of Spark. It is for those of which nothing is heard: a process that ends is noticed at once.
         stop_timeout_s: Longest time for them to end when told to.
         silence_timeout_s: Time without a message after which a worker is declared dead. A user function that keeps a
             worker busy for longer, without a break, has the same effect.
@@ -41,7 +42,7 @@ class DeployTable(msgspec.Struct, frozen=True, kw_only=True):
     on: str = AUTO
     start: Literal["local", "join"] = "local"
     acker: Literal["supervisor", "worker", "own"] = "worker"
-    start_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 30.0
+    start_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 120.0
     stop_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 5.0
     silence_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 30.0
     restarts: Annotated[int, msgspec.Meta(ge=0)] = 10

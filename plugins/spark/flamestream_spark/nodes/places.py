@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from flamecore.abc.config import Choice, DeployTable, JobConfig
+from flamecore.abc.config import Choice, JobConfig
 from flamecore.abc.host import HostContext
 from flamecore.errors import ConfigError, FlameError, MissingDependencyError
 from flamecore.runtime.config.validate import expand
@@ -22,9 +22,6 @@ from flamestream_spark.tables.delta import delta_rs
 
 if TYPE_CHECKING:
     from flamestream_spark.host import Options
-
-START_TIMEOUT_S: Final = 120.0
-"""How long workers may take to come, if `deploy.start_timeout_s` is what it is elsewhere."""
 
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]", "::1")
 _MASTER: Final = re.compile(r"local(\[[\d*, ]+\])?|local-cluster\[.*\]|[a-z0-9]+://.+|yarn")
@@ -56,10 +53,9 @@ def check_master(master: str) -> None:
 
 
 def advised(options: Options, config: JobConfig) -> JobConfig:
-    """Return a configuration that says how tasks are reached, with longer limits.
+    """Return a configuration that says how tasks are reached.
 
-    The transport is gRPC if none is configured. Spark takes its time to notice that an executor is gone, and to have
-    another.
+    The transport is gRPC if none is configured.
 
     Raises:
         ConfigError: The master is none, or it is not known where executors reach this machine.
@@ -76,10 +72,7 @@ def advised(options: Options, config: JobConfig) -> JobConfig:
     if use == "grpc" and not is_local(master):
         table: Mapping[str, Any] = tables.get(use, {})
         tables[use] = {"listen": f"{_own_host(options, master)}:0", **table}
-    deploy = config.deploy
-    if deploy.start_timeout_s == DeployTable().start_timeout_s:
-        deploy = msgspec.structs.replace(deploy, start_timeout_s=START_TIMEOUT_S)
-    settled = msgspec.structs.replace(config, transport=Choice(use=use, tables=tables), deploy=deploy)
+    settled = msgspec.structs.replace(config, transport=Choice(use=use, tables=tables))
     return with_spools(settled, local=is_local(master))
 
 

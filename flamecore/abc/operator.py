@@ -389,9 +389,10 @@ class Work(ABC):
         least: Fewer items than these are worked on alone: a call of `process_run` costs no less.
         on_mark_run: Works on all timers that a mark makes due, as `on_time` does on each: (keys, place, records before)
             → what comes of them. One that raises has done nothing, as above.
-        stored: Returns a record as snapshots hold it, which `process` and `on_time` would have left; None: as it is.
-            With it, those of `process_run` and `on_mark_run` may have other timers and another hold: timers that come
-            too soon and are set again, as long as outputs and marks are the same.
+        stored: Returns a record as snapshots hold it; None: as it is. With it, states may have another form in memory,
+            such as one that changes at less cost, and the records of `process_run` and `on_mark_run` may have other
+            timers and another hold: timers that come too soon and are set again, as long as outputs and marks are the
+            same. Not of records that fall into `cells`.
         cells: Division of states into cells, if there is one, instead of both; not used if the vertex has `timers`.
     """
 

@@ -138,7 +138,7 @@ class OrderedOperator(StatefulOperator):
         if not vertex.timers:
             self._process_run = getattr(self.work, "process_run", None)
             self._on_mark_run = getattr(self.work, "on_mark_run", None)
-            self._stored = getattr(self.work, "stored", None)
+        self._stored = getattr(self.work, "stored", None)
 
     def close(self) -> None:
         """Close the work; a second call does nothing.

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from flamestream_windows.engine import tree
 from flamestream_windows.engine.grouping import Grouping
 from flamestream_windows.engine.keyed import Keys
 from flamestream_windows.engine.values import Clock, Element, Firing, Watermark
@@ -81,6 +82,13 @@ def test_final_panes_are_those_of_the_oracle(part: int, seeds: Seeds) -> None:
     assert sum(map(_compare_with_oracle, runs)) > len(runs)
 
 
+def test_drawn_runs_keep_every_law_with_trees_of_windows(seeds: Seeds, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree, "WIDTH", 2)
+    runs = seeds(400)
+    assert sum(map(check_run, runs)) > len(runs)
+    assert sum(map(_compare_with_oracle, runs)) > len(runs)
+
+
 # Mistakes: a text of the engine, and what it is replaced by.
 
 GROUPING = {
@@ -119,7 +127,8 @@ GROUPING = {
     "no promised pane": ('if self.strategy.closing == "always" else None', "if False else None"),
     "what is due once": ("turns.append((moment.input + 1,", "turns.append((2**62 + 1,"),
     "what is due too late": ("turns.append((window.end,", "turns.append((window.end + 3,"),
-    "a record that can be changed": ("cells = tuple(", "cells = list("),
+    "a record that can be changed": ("cells = self.cells.row\n", "cells = [*self.cells.row]\n"),
+    "sessions that join only earlier ones": ("cell.window.start >= window.end:", "cell.window.end >= window.end:"),
 }
 KEYED = {
     "one output watermark for all keys": (

@@ -91,7 +91,8 @@ class Bench:
         vertex = Grouped("window", route=ByKey(_key), index=3, grouping=grouping, times=STAMPED)
         self.operator = ordered_operator(vertex, site) if together else OrderedOperator(vertex, site)
         if not together:
-            self.operator._process_run = self.operator._on_mark_run = self.operator._stored = None
+            self.operator._process_run = self.operator._on_mark_run = None
+            self.operator._stored = getattr(self.operator.work, "_exact")  # noqa: B009 - of this work only
         self.operator.watermark.connect(
             {(9, 1): Marking("said", function=int)}, lambda *mark: self.said.append(mark), shared_names()[:1]
         )

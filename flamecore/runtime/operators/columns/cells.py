@@ -429,7 +429,7 @@ class CellOperator(OrderedOperator):
         for key in names:
             record = self._record_then(key, table)
             if key not in then.records or record is not then.records[key]:
-                changes[key] = GONE if record is None else record
+                changes[key] = GONE if record is None else self._as_stored(record)
         changes |= self.watermark.cut(before)
         return [changes] if changes else []
 
@@ -468,8 +468,9 @@ class CellOperator(OrderedOperator):
 
     def snapshot_of(self, names: Sequence[Any]) -> Mapping[Any, Any]:
         table, shared = self._table(), self.watermark.stored
-        found = ((name, shared[name] if name in shared else self._record_then(name, table)) for name in names)
-        return {name: record for name, record in found if record is not None}
+        found = {name: self._record_then(name, table) for name in names if name not in shared}
+        own = {name: self._as_stored(record) for name, record in found.items() if record is not None}
+        return own | {name: shared[name] for name in names if name in shared}
 
 
 def _turn_of(cell: tuple[Turn, Any]) -> Turn:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, assert_never
 
+from flamestream_windows.engine import tree
+from flamestream_windows.engine.tree import Row, rank
 from flamestream_windows.engine.values import (
     NOTHING,
     Cell,
@@ -26,8 +28,9 @@ from flamestream_windows.engine.values import (
 from flamestream_windows.model.aggregates import Aggregate
 from flamestream_windows.model.panes import Timing
 from flamestream_windows.model.strategy import FINAL, Strategy
+from flamestream_windows.model.times import MAX
 from flamestream_windows.model.triggers import Look, State, walk
-from flamestream_windows.model.windows import Window, merged, ordered
+from flamestream_windows.model.windows import Sessions, Window, merged, ordered
 
 
 @dataclass(frozen=True)
@@ -95,20 +98,11 @@ class Grouping:
         window = windows[0]
         if strategy.hold(window, element.at) < moment.input or window.end <= moment.input:
             return None
-        cells = record.open
-        at = len(cells) - 1
-        while at >= 0 and cells[at].window != window:
-            at -= 1
         look = Look(False, moment.clock)
-        cell = cells[at] if at >= 0 else born(self, window, False)
+        cell = tree.find(record.open, (window.end, window.start)) or born(self, window, False)
         if strategy.trigger.ready(strategy.trigger.on_element(cell.trigger, look), look):
             return None
-        cell = accept(self, cell, element, moment.input, moment.input, look)
-        if at >= 0:
-            return Record((*cells[:at], cell, *cells[at + 1 :]))
-        if not cells or rank(cells[-1]) < rank(cell):
-            return Record((*cells, cell))
-        return Record(tuple(sorted((*cells, cell), key=rank)))
+        return Record(tree.put(record.open, accept(self, cell, element, moment.input, moment.input, look)))
 
     def bundle(self, record: Record, elements: Iterable[Element], moment: Moment) -> tuple[Record, list[Output]]:
         """Take several elements, and look at the triggers once.
@@ -125,8 +119,7 @@ class Grouping:
 
     def hold(self, record: Record) -> int | None:
         """Return where a key holds the output watermark, or None."""
-        found = [time for cell in record.open for time in (cell.hold, cell.expiry_hold) if time is not None]
-        return min(found, default=None)
+        return tree.least_hold(record.open)
 
     def due(self, record: Record, moment: Moment) -> tuple[int | None, int | None]:
         """Return the next watermark and clock at which a step may do anything."""
@@ -141,35 +134,44 @@ class Grouping:
         trigger, expiry = self.strategy.trigger, self.strategy.expiry
         look = Look(True, moment.clock, self.strategy.windows.merging)
         turns = [(expiry(window) + 1, window.start) for window in record.closed[:1]]
-        final = trigger == FINAL
+        if trigger == FINAL:
+            if record.open:  # those behind the first expire no earlier
+                turns.append(self._expires(record.open[0].window, tree.least_start(record.open)))
+            return min(turns, default=None)
         again: dict[State, bool] = {}  # many windows that are over are in the same state
-        expires: Window | None = None
-        for cell in record.open:
-            window = cell.window
-            if not final and moment.input < window.end:
-                turns.append((window.end, window.start))
-                break  # those behind it end later
-            state = cell.trigger
-            if not final and state not in again:
+        waiting: list[tuple[int, int, int]] = []  # for their expiry: the first end, its start, and the least start
+        for state, end, start, least in tree.over(record.open, moment.input):
+            if state not in again:
                 # One that is ready again at once fires with the next step, and that may close the window.
                 again[state] = trigger.ready(state, look) and trigger.fire(state, look) != state
-            if again.get(state):
-                turns.append((moment.input + 1, window.start))
-            elif expires is None or window.start < expires.start:  # those behind it expire no earlier
-                expires = window
-                turns.append((expiry(window) + 1, window.start))
+            if again[state]:
+                turns.append((moment.input + 1, least))
+            else:
+                waiting.append((end, start, least))
+        if waiting:
+            end, start, _ = min(waiting)
+            turns.append(self._expires(Window(start, end), min([least for _, _, least in waiting])))
+        for cell in tree.behind(record.open, moment.input):
+            window = cell.window
+            turns.append((window.end, window.start))
+            break  # those behind it end later
         return min(turns, default=None)
+
+    def _expires(self, window: Window, least: int) -> tuple[int, int]:
+        """Return when the first of some windows expires, and the least start of those that do then.
+
+        Args:
+            window: The first of them.
+            least: The least start of all. Those that never expire before the last watermark do so at once.
+        """
+        expiry = self.strategy.expiry(window)
+        return (expiry + 1, least if expiry == MAX - 1 else window.start)
 
     def due_of(self, cell: Cell, moment: Moment) -> int:
         """Return the next watermark at which a step may do anything with a window."""
         turn = self.turn(Record((cell,)), moment)
         assert turn is not None
         return turn[0]
-
-
-def rank(cell: Cell) -> tuple[int, int]:
-    """Return the place of a window among those of its key."""
-    return (cell.window.end, cell.window.start)
 
 
 def born(grouping: Grouping, window: Window, late: bool) -> Cell:
@@ -203,6 +205,32 @@ def accept(grouping: Grouping, cell: Cell, element: Element, input: int, output:
     return Cell(window, accumulator, fresh + 1, held, expiry_hold, trigger, pane, late_born, outstanding)
 
 
+class _Cells:
+    """The open windows of a key during a step.
+
+    Args:
+        row: The windows before it.
+
+    Attributes:
+        row: The windows now, in order.
+    """
+
+    def __init__(self, row: Row) -> None:
+        self.row = row
+
+    def get(self, window: Window) -> Cell | None:
+        """Return the state of a window, or None."""
+        return tree.find(self.row, (window.end, window.start))
+
+    def put(self, cell: Cell) -> None:
+        """Put in the state of a window, or replace it."""
+        self.row = tree.put(self.row, cell)
+
+    def remove(self, window: Window) -> None:
+        """Remove the state of a window, which is there."""
+        self.row = tree.remove(self.row, (window.end, window.start))
+
+
 class _Step:
     """A step at work: the windows of a key, changed here, and a new record at the end."""
 
@@ -212,7 +240,7 @@ class _Step:
         self.aggregate = grouping.aggregate
         self.merging = grouping.strategy.windows.merging
         self.before = record
-        self.cells = {cell.window: cell for cell in record.open}
+        self.cells = _Cells(record.open)
         self.closed = set(record.closed)
         self.outputs: list[Output] = []
         self.input = moment.input
@@ -225,8 +253,10 @@ class _Step:
 
     def result(self) -> tuple[Record, list[Output]]:
         """Return the record after the step, and the outputs."""
-        cells = tuple(self.cells[window] for window in ordered(self.cells))
-        closed = tuple(ordered(self.closed))
+        cells = self.cells.row
+        closed = self.before.closed
+        if len(closed) != len(self.closed) or not self.closed.issuperset(closed):
+            closed = tuple(ordered(self.closed))
         return (Record(cells, closed) if cells or closed else NOTHING), self.outputs
 
     # Elements
@@ -255,7 +285,7 @@ class _Step:
         cell = self.cells.get(window)
         if cell is None:
             cell = born(self.grouping, window, self.merging and window.end <= self.input)
-        self.cells[window] = accept(self.grouping, cell, element, self.input, self.output, self._look(window))
+        self.cells.put(accept(self.grouping, cell, element, self.input, self.output, self._look(window)))
 
     def _look(self, window: Window) -> Look:
         return Look(self.input >= window.end, self.now, self.merging)
@@ -264,16 +294,29 @@ class _Step:
 
     def _join(self, windows: Sequence[Window]) -> list[Window]:
         """Join open windows with new ones; return those that take the element."""
-        new = [window for window in windows if window not in self.cells]
+        new = [window for window in windows if self.cells.get(window) is None]
         if not new:
             return list(windows)
         became = {window: window for window in windows}
-        for result, members in merged(self.strategy.windows, [*self.cells, *new]):
+        for result, members in merged(self.strategy.windows, [*self._around(new), *new]):
             became |= dict.fromkeys((member for member in members if member in became), result)
-            sources = [self.cells[member] for member in members if member in self.cells]
+            sources = [cell for member in members if (cell := self.cells.get(member)) is not None]
             if sources:
                 self._merge(result, sources)
         return list(set(became.values()))
+
+    def _around(self, new: Sequence[Window]) -> Iterable[Window]:
+        """Return the open windows that may join new ones."""
+        if type(self.strategy.windows) is not Sessions:
+            return [cell.window for cell in self.cells.row]
+        # Sessions that are open lie apart from each other, so that only those around a new one can join.
+        found: dict[Window, None] = {}
+        for window in new:
+            for cell in tree.behind(self.cells.row, window.start):
+                if cell.window.start >= window.end:
+                    break
+                found[cell.window] = None
+        return found
 
     def _merge(self, result: Window, sources: list[Cell]) -> None:
         strategy, aggregate = self.strategy, self.aggregate
@@ -288,18 +331,20 @@ class _Step:
             held = result.end - 1 if strategy.time == "end" else max(holds) if strategy.time == "latest" else min(holds)
         fresh = sum(cell.fresh for cell in sources)
         for cell in sources:
-            del self.cells[cell.window]
+            self.cells.remove(cell.window)
         self.closed.discard(result)
-        self.cells[result] = Cell(
-            result,
-            accumulator,
-            fresh,
-            held,
-            strategy.expiry(result) if fresh and held is None else None,
-            strategy.trigger.merge([cell.trigger for cell in sources], self._look(result)),
-            None if own is None else own.pane,
-            (result.end <= self.input and held is None) if own is None else own.late_born,
-            tuple(firing for cell in sources for firing in cell.outstanding),
+        self.cells.put(
+            Cell(
+                result,
+                accumulator,
+                fresh,
+                held,
+                strategy.expiry(result) if fresh and held is None else None,
+                strategy.trigger.merge([cell.trigger for cell in sources], self._look(result)),
+                None if own is None else own.pane,
+                (result.end <= self.input and held is None) if own is None else own.late_born,
+                tuple(firing for cell in sources for firing in cell.outstanding),
+            )
         )
 
     # The passing of time
@@ -311,30 +356,43 @@ class _Step:
         self.input = to
         trigger, look = self.strategy.trigger, Look(True, self.now, self.merging)
         ready: dict[State, bool] = {}  # many of them are in the same state
+
+        def is_ready(state: State) -> bool:
+            if state not in ready:
+                ready[state] = trigger.ready(state, look)
+            return ready[state]
+
+        open = self.cells.row  # as it is now: a window that is looked at changes, and no other
         expired = True
-        for window in ordered(window for window in self.cells if window.end <= to):
-            cell, place = self.cells[window], (window.end, window.start)
+        for cell in open:
+            window = cell.window
             expired = expired and self.strategy.expiry(window) < to  # those behind one that is not expire no earlier
-            if not expired and cell.trigger not in ready:
-                ready[cell.trigger] = trigger.ready(cell.trigger, look)
-            count = len(self.outputs)
-            try:
-                if expired:
-                    del self.cells[window]
-                    self._emit(cell, True, place)
-                elif ready[cell.trigger]:
-                    self.look(window, place)
-            except Exception:
-                if not self.grouping.lenient:
-                    raise
-                del self.outputs[count:]
-        self.closed = {window for window in self.closed if self.strategy.expiry(window) >= to}
+            if window.end > to or not expired:
+                break
+            self.cells.remove(window)
+            self._leniently(self._emit, cell, True, rank(cell))
+        for cell in () if trigger == FINAL else tree.chosen(open, to, is_ready):
+            if self.strategy.expiry(cell.window) >= to:
+                self._leniently(self.look, cell.window, rank(cell))
+        if self.closed:
+            self.closed = {window for window in self.closed if self.strategy.expiry(window) >= to}
+
+    def _leniently(self, do: Callable[..., object], *given: Any) -> None:
+        """Do what gives a pane; without one if that fails, and the grouping is lenient."""
+        count = len(self.outputs)
+        try:
+            do(*given)
+        except Exception:
+            if not self.grouping.lenient:
+                raise
+            del self.outputs[count:]
 
     def clock(self, to: int) -> None:
         """Look at the windows whose processing time has come since the last step."""
         before, self.now = self.now, to
         due = []
-        for window, cell in self.cells.items():
+        for cell in self.cells.row:
+            window = cell.window
             targets = [at for at in self.strategy.trigger.targets(cell.trigger) if before < at <= to]
             if targets and self.strategy.expiry(window) >= self.input:
                 due.append((min(targets), window.end, window.start))
@@ -353,13 +411,13 @@ class _Step:
         finished = self.strategy.trigger.finished(trigger)
         cell = self._emit(cell, finished, place)
         if finished:
-            del self.cells[window]
+            self.cells.remove(window)
             self.closed.add(window)
             return
         promised = self.strategy.expiry(window) if self.strategy.closing == "always" else None
         accumulator = self.aggregate.create() if self.strategy.panes == "discarding" else cell.accumulator
-        self.cells[window] = cell._replace(
-            accumulator=accumulator, fresh=0, hold=None, expiry_hold=promised, trigger=trigger
+        self.cells.put(
+            cell._replace(accumulator=accumulator, fresh=0, hold=None, expiry_hold=promised, trigger=trigger)
         )
 
     def _emit(self, cell: Cell, last: bool, place: Place) -> Cell:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from flamestream_windows.model.panes import Reason
@@ -148,11 +149,11 @@ class Record(NamedTuple):
     """State of a grouping for one key.
 
     Attributes:
-        open: Open windows, in the order of (end, start).
+        open: Open windows, in the order of (end, start): a tuple where they are stored, or else a tree of many.
         closed: Windows whose trigger has finished and that have not expired, in the same order.
     """
 
-    open: tuple[Cell, ...] = ()
+    open: Sequence[Cell] = ()
     closed: tuple[Window, ...] = ()
 
 

@@ -7,8 +7,8 @@ watermark where it would be anyway. The stored form contains the times and the h
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from operator import itemgetter
 from typing import Any, Final
 
 from flamecore.abc.operator import Ends, Stretch, Turn, Watermarks
@@ -98,10 +98,11 @@ class SessionRuns:
         if not slim:
             slim = (times[0], times[0] + gap, self._aggregate.add(self._aggregate.create(), values[0]), 1)
             first = 1
+        several = [*slim]  # changed in place: a key may have thousands
         while first < count:
-            start, end, accumulator, number = slim if len(slim) == 4 else slim[-4:]
+            start, end, accumulator, number = several[-4:]
             if not start <= times[first] < end:
-                slim = self._inserted(slim, times[first], values[first])
+                self._insert(several, times[first], values[first])
                 first += 1
                 continue
             # Those that follow in the last session, too, are added in one call.
@@ -116,28 +117,22 @@ class SessionRuns:
                 accumulator += place - first
             else:
                 accumulator = self._aggregate.add_all(accumulator, values[first:place])
-            session = (start, end, accumulator, number + place - first)
-            slim = session if len(slim) == 4 else (*slim[:-4], *session)
+            several[-4:] = (start, end, accumulator, number + place - first)
             first = place
-        return slim
+        return tuple(several)
 
-    def _inserted(self, slim: Slim, at: int, value: Any) -> Slim:
-        """Return the sessions of a key with an element put anywhere among them."""
+    def _insert(self, several: list[Any], at: int, value: Any) -> None:
+        """Put an element anywhere among the sessions of a key, which lie apart."""
         start, end = at, at + self._gap
+        first = last = 4 * bisect_right(range(len(several) // 4), start, key=lambda number: several[4 * number + 1])
         accumulator, number = self._aggregate.create(), 0
-        left: list[Slim] = []
-        met = False
-        for place in range(0, len(slim), 4):
-            session = slim[place : place + 4]
-            if not (session[0] < at + self._gap and at < session[1]):
-                left.append(session)
-                continue
-            accumulator = self._aggregate.merge(accumulator, session[2]) if met else session[2]
-            start, end, met = min(start, session[0]), max(end, session[1]), True
-            number += session[3]
-        left.append((start, end, self._aggregate.add(accumulator, value), number + 1))
-        left.sort(key=itemgetter(0))
-        return tuple([part for session in left for part in session])
+        while last < len(several) and several[last] < end:
+            accumulator = several[last + 2] if last == first else self._aggregate.merge(accumulator, several[last + 2])
+            number += several[last + 3]
+            last += 4
+        if first < last:
+            start, end = min(start, several[first]), max(end, several[last - 3])
+        several[first:last] = (start, end, self._aggregate.add(accumulator, value), number + 1)
 
     def end(self, keys: Sequence[Any], now: Now, records: Mapping[Any, Kept]) -> Ends:
         """End the sessions whose time has come, as `Work.on_mark_run`."""
@@ -151,12 +146,13 @@ class SessionRuns:
             if type(state) is not tuple:
                 alone.append(key)
                 continue
-            while state and state[1] <= watermark:
-                start, end, accumulator, _ = state[:4]
+            ended = 0
+            while ended < len(state) and state[ended + 1] <= watermark:
+                start, end, accumulator = state[ended : ended + 3]
                 made = pane_maker(Window(start, end), Timing.ON_TIME, last=True)
                 outputs.append(((end, start), key, (VALUE, end - 1, made(key, result(accumulator), 0))))
-                state = state[4:]
-            if state:
+                ended += 4
+            if state := state[ended:]:
                 kept[key] = (state, _look(state[1], watermark), None)
             else:
                 gone.append(key)

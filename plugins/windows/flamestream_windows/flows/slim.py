@@ -11,6 +11,7 @@ from typing import Any
 
 from flamestream_windows.engine.grouping import Grouping
 from flamestream_windows.engine.short import is_final, is_sessions, is_updates
+from flamestream_windows.engine.tree import rank, row_of
 from flamestream_windows.engine.values import Cell, Record
 from flamestream_windows.model.strategy import Strategy
 from flamestream_windows.model.triggers import Look
@@ -33,21 +34,26 @@ class Alike(ABC):
 
     def slim(self, record: Record) -> Slim | Record:
         """Return a record as it is stored."""
+        if record.closed or not all(map(self.is_alike, record.open)):
+            return record
         found: list[Any] = []
-        for window, accumulator, fresh, hold, late, state, pane, behind, outstanding in record[0]:
-            number = self._number(fresh, pane)
-            found += (*window, accumulator, number)
-            rest = (hold, late, state, pane, behind, outstanding)
-            if fresh != self._fresh(number) or rest != self._alike(window, number):
-                return record
-        return record if record[1] else tuple(found)
+        for window, accumulator, fresh, _, _, _, pane, _, _ in record.open:
+            found += (*window, accumulator, self._number(fresh, pane))
+        return tuple(found)
+
+    def is_alike(self, cell: Cell) -> bool:
+        """Return whether an open window is stored as four values."""
+        number = self._number(cell.fresh, cell.pane)
+        return cell.fresh == self._fresh(number) and cell[3:] == self._alike(cell.window, number)
 
     def spelled(self, stored: Slim | Record) -> Record:
         """Return a record that is stored."""
         if type(stored) is not tuple:
             assert isinstance(stored, Record)
             return stored
-        return Record(tuple([self._cell(*stored[at : at + 4]) for at in range(0, len(stored), 4)]))
+        cells = [self._cell(*stored[at : at + 4]) for at in range(0, len(stored), 4)]
+        cells.sort(key=rank)  # as they are, unless windows of several sizes expire at once
+        return Record(row_of(tuple(cells)))
 
     def _cell(self, start: int, end: int, accumulator: Any, number: int) -> Cell:
         window = Window(start, end)

@@ -11,18 +11,20 @@ Processing time is the global time of what is worked on.
 from __future__ import annotations
 
 from abc import abstractmethod
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
+from flamecore.abc.operator import Record as Kept
 from flamecore.abc.operator import Work
 from flamecore.model.ordered import Now, Outcome, Timer
 from flamestream_windows.engine import values
 from flamestream_windows.engine.functions import FnRecord, Function
-from flamestream_windows.engine.grouping import Grouping, rank
+from flamestream_windows.engine.grouping import Grouping
 from flamestream_windows.engine.short import is_sessions
+from flamestream_windows.engine.tree import every, find, row_of
 from flamestream_windows.engine.values import Clock, Drop, Element, Emit, Firing, Late, Moment, Record, Watermark
 from flamestream_windows.flows.cells import group_cells
 from flamestream_windows.flows.sessions import SessionRuns
@@ -45,11 +47,13 @@ class Waiting(NamedTuple):
 
     Attributes:
         record: The record behind the mark.
-        outputs: The outputs that are due behind those of other keys, with their turns, in order.
+        outputs: The outputs of the mark, with their turns, in order.
+        first: Number of those that have come. The others are due behind outputs of other keys.
     """
 
     record: Any
-    outputs: tuple[tuple[Turn, Stamp], ...]
+    outputs: Sequence[tuple[Turn, Stamp]]
+    first: int
 
 
 class TimedWork(Work):
@@ -104,27 +108,30 @@ class TimedWork(Work):
             record, outputs = self._tick(step, state, timer, moment, key)
             return self._outcome(record, moment, [_stamp(key, output) for output in outputs])
         waiting: Sequence[tuple[Turn, Stamp]]
+        first = 0
         if type(state) is Waiting:
-            record, waiting = state
+            record, waiting, first = state
         else:
             before = Moment(_engine(now.before), None, now.time)
             record, outputs = step.step(state, Watermark(to), before, key)
             turns = [self._turn(state, output, before) for output in outputs]
-            waiting = [(turn, _stamp(key, output)) for turn, output in zip(turns, outputs, strict=True)]
-            waiting.sort(key=itemgetter(0))
-        count = bisect_right(waiting, (timer.time, timer.tag), key=itemgetter(0))
-        return self._outcome(record, moment, [stamp for _, stamp in waiting[:count]], tuple(waiting[count:]))
+            stamped = [(turn, _stamp(key, output)) for turn, output in zip(turns, outputs, strict=True)]
+            waiting = tuple(sorted(stamped, key=itemgetter(0)))
+        end = bisect_right(waiting, (timer.time, timer.tag), lo=first, key=itemgetter(0))
+        left = Waiting(record, waiting, end) if end < len(waiting) else None
+        return self._outcome(record, moment, [stamp for _, stamp in waiting[first:end]], left)
 
     def _outcome(
-        self, record: Any, moment: Moment, outputs: Sequence[Stamp], waiting: tuple[tuple[Turn, Stamp], ...] = ()
+        self, record: Any, moment: Moment, outputs: Sequence[Stamp], waiting: Waiting | None = None
     ) -> Outcome:
-        if record is self._nothing and not waiting:
+        if record is self._nothing and waiting is None:
             return Outcome(None, outputs)
         timers = [Timer(*turn, True) for turn in self._turns(record, moment)]
         timers += [Timer(*turn) for turn in self._ticks(record, moment)]
-        timers += [Timer(*turn, True) for turn, _ in waiting[:1]]  # then comes the next
-        stored = Waiting(record, waiting) if waiting else self._stored(record)
-        return Outcome(stored, outputs, timers, self._step.hold(record))
+        if waiting is None:
+            return Outcome(self._stored(record), outputs, timers, self._step.hold(record))
+        timers.append(Timer(*waiting.outputs[waiting.first][0], True))  # then comes the next
+        return Outcome(waiting, outputs, timers, self._step.hold(record))
 
     def _stored(self, record: Any) -> Any:
         """Return a record as the state of its key."""
@@ -159,24 +166,37 @@ class GroupingWork(TimedWork):
     def __init__(self, step: Grouping, form: Form, keeps_windows: bool = False) -> None:
         super().__init__(step, form, keeps_windows)
         self._alike = alike(step)
+        self.stored = self._exact
         if self._alike is not None:
             self.cells = group_cells(step, form)
             if is_sessions(step.strategy):
                 runs = SessionRuns(step, form)
-                self.process_run, self.on_mark_run, self.stored, self.least = runs.take, runs.end, runs.exact, 1
+                self.process_run, self.on_mark_run, self.least = runs.take, runs.end, 1
+                self.stored = lambda record: self._exact(runs.exact(record))
 
     def leave_out(self, key: Any, state: Any, timer: Timer, now: Now) -> Outcome | None:
         # A processing time that is past is not due again.
         return super().leave_out(key, state, timer, now) if timer.mark else None
 
+    def _exact(self, record: Kept) -> Kept:
+        """Return a record with its windows as a tuple, as `Work.stored`."""
+        state, timers, hold = record
+        if type(state) is not Record or type(state.open) is tuple:
+            return record
+        return (state._replace(open=(*state.open,)), timers, hold)
+
     def _stored(self, record: Record) -> Any:
-        return record if self._alike is None else self._alike.slim(record)
+        if self._alike is None or not every(record.open, self._alike.is_alike):
+            return record
+        return self._alike.slim(record)
 
     def _spelled(self, state: Any) -> Any:
+        if type(state) is Record:
+            return state._replace(open=row_of(state.open))
         return state if self._alike is None or type(state) is not tuple else self._alike.spelled(state)
 
     def _turns(self, record: Record, moment: Moment) -> Iterator[Turn]:
-        if self._alike is None:
+        if self._alike is None or not every(record.open, self._alike.is_alike):
             # The first is enough, as what is due behind it waits for its turn: a key may have thousands of windows.
             if (turn := self._step.turn(record, moment)) is not None:
                 yield turn
@@ -186,7 +206,8 @@ class GroupingWork(TimedWork):
 
     def _turn(self, record: Record, output: Any, moment: Moment) -> Turn:
         end, start = output.place
-        cell = record.open[bisect_left(record.open, (end, start), key=rank)]
+        cell = find(record.open, (end, start))
+        assert cell is not None
         return self._step.due_of(cell, moment), start
 
     def _ticks(self, record: Record, moment: Moment) -> Iterator[Turn]:

@@ -15,6 +15,7 @@ from typing import Any
 
 from flamestream_windows.engine.grouping import Grouping
 from flamestream_windows.engine.keyed import Keyed, Keys
+from flamestream_windows.engine.tree import Tree
 from flamestream_windows.engine.values import (
     Clock,
     Drop,
@@ -236,7 +237,7 @@ def _alone(grouping: Grouping, events: list[Input]) -> list[Output]:
 
 
 def _check_plain(value: Any) -> None:
-    if isinstance(value, tuple):
+    if isinstance(value, tuple | Tree):
         for part in value:
             _check_plain(part)
     else:

@@ -28,7 +28,8 @@ class FnCell(NamedTuple):
 
     Attributes:
         window: The window.
-        contents: Name and contents of each cell that is not empty, by name.
+        contents: Name and contents of each cell that is not empty, by name: a tuple where they are stored, or else a
+            version of many.
         alarms: Timers that are set, in the order of time, name and tag.
         waiting: Timestamps and values of elements that wait to be put in order, in the order of time.
     """
@@ -172,11 +173,10 @@ class _Step:
 
     def result(self) -> FnRecord:
         """Return the record after the step."""
-        cells = self.function.cells if self.scopes else {}
         kept = []
         for window in ordered(self.scopes):
             scope = self.scopes[window]
-            frozen = scope.frozen | {name: cells[name].freeze(held) for name, held in scope.contents.items()}
+            frozen = scope.frozen | {name: held.freeze() for name, held in scope.contents.items()}
             contents = tuple((name, frozen[name]) for name in sorted(frozen) if frozen[name])
             if contents or scope.alarms or scope.waiting:
                 kept.append(FnCell(window, contents, tuple(sorted(scope.alarms.values())), tuple(scope.waiting)))
@@ -276,8 +276,8 @@ class _Step:
         called: Callable[..., Iterable[Any] | None] = getattr(instance, method)
         lenient = self.function.lenient
         if lenient:
-            cells, alarms, count = self.function.cells, dict(scope.alarms), len(self.outputs)
-            scope.frozen = scope.frozen | {name: cells[name].freeze(held) for name, held in scope.contents.items()}
+            alarms, count = dict(scope.alarms), len(self.outputs)
+            scope.frozen = scope.frozen | {name: held.freeze() for name, held in scope.contents.items()}
         try:
             for value in called(*args) or ():
                 time = at

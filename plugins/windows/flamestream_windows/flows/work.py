@@ -30,6 +30,7 @@ from flamestream_windows.flows.cells import group_cells
 from flamestream_windows.flows.sessions import SessionRuns
 from flamestream_windows.flows.slim import alike
 from flamestream_windows.flows.stamps import DROPPED, LATE, RETRACTION, VALUE, Form
+from flamestream_windows.model.contents import spelled
 from flamestream_windows.model.panes import Dropped, Pane, Timing
 from flamestream_windows.model.times import MAX, MIN
 from flamestream_windows.model.windows import GLOBAL
@@ -231,6 +232,17 @@ class FunctionWork(TimedWork):
     """The work of a stateful function."""
 
     _step: Function
+
+    def stored(self, record: Kept) -> Kept:
+        """Return a record with the contents of cells as tuples, as `Work.stored`."""
+        state, timers, hold = record
+        if type(state) is not FnRecord:
+            return record
+        exact = [
+            cell._replace(contents=tuple([(name, spelled(contents)) for name, contents in cell.contents]))
+            for cell in state.open
+        ]
+        return (FnRecord(tuple(exact)), timers, hold)
 
     def _turns(self, record: FnRecord, moment: Moment) -> Iterator[Turn]:
         watermark, _ = self._step.due(record, moment)

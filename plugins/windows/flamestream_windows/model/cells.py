@@ -18,13 +18,14 @@ what is to last belongs into a cell.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
 from operator import itemgetter
 from typing import Any, ClassVar, Final, Generic, Literal, NamedTuple, Self, TypeVar, overload
 
 from flamecore.errors import GraphError
+from flamestream_windows.model.contents import Change, Held, Version
 from flamestream_windows.model.times import END_OF_GLOBAL_WINDOW, duration, instant
 
 K = TypeVar("K")
@@ -66,7 +67,8 @@ class Scope:
     """The cells and timers of one key and window, during a call. Changed in place.
 
     Attributes:
-        contents: Contents of each cell, thawed when it is first asked for.
+        frozen: Contents of each cell before the call.
+        contents: Those of each cell that has been asked for, to be changed.
         alarms: Timers that are set.
         at: Timestamp of what is being worked on: that of outputs.
         waiting: Elements that wait to be put in order.
@@ -82,7 +84,7 @@ class Scope:
 
     def __init__(
         self,
-        frozen: dict[str, Any],
+        frozen: dict[str, tuple[Any, ...] | Version],
         alarms: dict[tuple[str, str], Alarm],
         limit: int,
         input: int,
@@ -92,7 +94,7 @@ class Scope:
         self.show = show
         self.frozen = frozen
         self.input = input
-        self.contents: dict[str, Any] = {}
+        self.contents: dict[str, Held] = {}
         self.alarms = alarms
         self.at = self.present = self.now = 0
         self.waiting: list[tuple[int, Any]] = []
@@ -112,16 +114,21 @@ class CellView:
         self._cell = cell
         self._scope = scope
 
-    def _thawed(self) -> Any:
+    def _held(self) -> Held:
         contents = self._scope.contents
         name = self._cell.name
-        if name not in contents:
-            contents[name] = self._cell.thaw(self._scope.frozen.get(name, ()))
-        return contents[name]
+        held = contents.get(name)
+        if held is None:
+            held = contents[name] = Held(self._cell, self._scope.frozen.get(name, ()))
+        return held
+
+    def _thawed(self) -> Any:
+        """Return the contents, to be read."""
+        return self._held().contents
 
     def clear(self) -> None:
         """Empty it."""
-        self._scope.contents[self._cell.name] = self._cell.thaw(())
+        self._scope.contents[self._cell.name] = Held(self._cell, ())
 
     def __bool__(self) -> bool:
         return bool(self._thawed())
@@ -152,6 +159,11 @@ class Cell(Generic[V]):
     def freeze(self, contents: Any) -> Any:
         """Return contents as a tuple."""
         return tuple(contents)
+
+    def change(self, contents: Any, change: Change) -> None:
+        """Replace a slice of a list: by its first place, the place behind it, and the new entries."""
+        first, last, entries = change
+        contents[first:last] = entries
 
     @overload
     def __get__(self, instance: None, owner: type) -> Self: ...
@@ -185,7 +197,7 @@ class ValueView(CellView, Generic[T]):
 
     def set(self, value: T) -> None:
         """Replace the value."""
-        self._scope.contents[self._cell.name] = [value]
+        self._held().change(0, 1, (value,))
 
 
 class ListView(CellView, Generic[T]):
@@ -195,7 +207,8 @@ class ListView(CellView, Generic[T]):
 
     def add(self, value: T) -> None:
         """Add a value at the end."""
-        self._thawed().append(value)
+        end = len(self)
+        self._held().change(end, end, (value,))
 
     def __iter__(self) -> Iterator[T]:
         return iter(tuple(self._thawed()))
@@ -211,14 +224,17 @@ class SetView(CellView, Generic[T]):
 
     def add(self, value: T) -> bool:
         """Add a value; return whether it is new."""
-        held = self._thawed()
-        new = value not in held
-        held[value] = None
-        return new
+        held = self._held()
+        if value in held.contents:
+            return False
+        held.change(value, True)
+        return True
 
     def discard(self, value: T) -> None:
         """Remove a value, if it is there."""
-        self._thawed().pop(value, None)
+        held = self._held()
+        if value in held.contents:
+            held.change(value, False)
 
     def __contains__(self, value: object) -> bool:
         return value in self._thawed()
@@ -241,11 +257,13 @@ class MapView(CellView, Generic[K, V]):
 
     def put(self, key: K, value: V) -> None:
         """Replace the value of a key."""
-        self._thawed()[key] = value
+        self._held().change(key, value)
 
     def remove(self, key: K) -> None:
         """Remove a key, if it is there."""
-        self._thawed().pop(key, None)
+        held = self._held()
+        if key in held.contents:
+            held.change(key)
 
     def items(self) -> list[tuple[K, V]]:
         """Return all keys and values."""
@@ -265,7 +283,9 @@ class OrderedListView(CellView, Generic[T]):
 
     def add(self, at: datetime | float, value: T) -> None:
         """Add a value."""
-        insort(self._thawed(), (instant(at), value), key=_TIME)
+        held, time = self._held(), instant(at)
+        place = bisect_right(held.contents, time, key=_TIME)
+        held.change(place, place, ((time, value),))
 
     def between(self, start: datetime | int, end: datetime | int) -> list[tuple[Any, T]]:
         """Return timestamps and values in `[start, end)`."""
@@ -282,14 +302,15 @@ class OrderedListView(CellView, Generic[T]):
         """Remove those in `[start, end)`, and return them."""
         gone = self.between(start, end)
         if gone:
-            held, first, last = self._range(start, end)
-            del held[first:last]
+            _, first, last = self._range(start, end)
+            self._held().change(first, last, ())
         return gone
 
     def update(self, start: datetime | int, end: datetime | int, function: Callable[[T], T]) -> None:
         """Replace the values in `[start, end)` by what a function makes of them."""
         held, first, last = self._range(start, end)
-        held[first:last] = [(at, function(value)) for at, value in held[first:last]]
+        if first < last:
+            self._held().change(first, last, [(at, function(value)) for at, value in held[first:last]])
 
     def _range(self, start: datetime | int, end: datetime | int) -> tuple[list[tuple[int, T]], int, int]:
         """Return all entries, and the places where `[start, end)` begins and ends."""
@@ -336,6 +357,13 @@ class Set(Cell[SetView[Any]]):
     def thaw(self, frozen: Any) -> Any:
         return dict.fromkeys(frozen)
 
+    def change(self, contents: Any, change: Change) -> None:
+        value, is_there = change
+        if is_there:
+            contents[value] = None
+        else:
+            del contents[value]
+
 
 class Map(Cell[MapView[Any, Any]]):
     """A cell of values by key."""
@@ -347,6 +375,13 @@ class Map(Cell[MapView[Any, Any]]):
 
     def freeze(self, contents: Any) -> Any:
         return tuple(contents.items())
+
+    def change(self, contents: Any, change: Change) -> None:
+        key, *value = change
+        if value:
+            contents[key] = value[0]
+        else:
+            del contents[key]
 
 
 class OrderedList(Cell[OrderedListView[Any]]):

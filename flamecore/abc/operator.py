@@ -330,6 +330,26 @@ class Cells(ABC):
             list: the places of items that have to be worked on alone; if it is empty, all.
         """
 
+    def take_alone(
+        self, key: Any, payload: Any, watermark: int, cells: Mapping[Turn, Mapping[Any, Any]]
+    ) -> tuple[Sequence[Part], Sequence[Any]] | None:
+        """Work on an item that `take` has said to be worked on alone.
+
+        The outcome is that of `Work.process`, where this depends on the given cells only. By default no item is worked
+        on so: `Work.process` costs as much as the key has cells. If it raises, `Work.process` is called.
+
+        Args:
+            key: The key of the item. Its state is in cells.
+            payload: The item.
+            watermark: The watermark.
+            cells: The cells of each turn before, by key.
+
+        Returns:
+            The new cells, at most one part for a turn, whose turns and holds are not below the watermark; and the
+            outputs. None: the item needs the state of its key.
+        """
+        return None
+
     def after(self, turn: Turn, watermark: int) -> Turn | None:
         """Return the next turn of the cells of a turn that has come; None: drop them.
 

@@ -18,6 +18,7 @@ from flamecore.runtime.operators.ordered import OrderedBuffer, OrderedOperator
 from flamestream_windows import aggregates as agg
 from flamestream_windows import triggers as t
 from flamestream_windows import windows as w
+from flamestream_windows.engine import tree
 from flamestream_windows.engine.grouping import Grouping
 from flamestream_windows.flows.stamps import RETRACTION, STAMPED, VALUE
 from flamestream_windows.flows.streams import event_time
@@ -161,6 +162,7 @@ def _compare(seed: int, kind: Kind) -> int:
     assert [type(stamp[2]) for _, stamp in alone.outputs] == [type(stamp[2]) for _, stamp in together.outputs]
     assert (alone.failed, alone.said) == (together.failed, together.said), seed
     assert (alone.outputs, alone.said) == (unstored.outputs, unstored.said), seed
+    assert len({(bench.operator.work.late, bench.operator.work.dropped) for bench in (*benches, unstored)}) == 1, seed
     assert sorted(map(repr, alone.failed)) == sorted(map(repr, unstored.failed)), seed
     if snapshot:
         again = Bench(grouping, together=True)
@@ -182,6 +184,34 @@ def _compare(seed: int, kind: Kind) -> int:
 @pytest.mark.parametrize("kind", ["final", "updates", "sessions", "again"])
 def test_elements_that_go_together_give_what_each_gives_alone(kind: Kind) -> None:
     assert sum(_compare(seed, kind) for seed in range(200)) > 2000
+
+
+@pytest.mark.parametrize("kind", ["final", "updates", "sessions", "again"])
+def test_they_do_so_with_trees_of_windows(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree, "WIDTH", 2)
+    assert sum(_compare(seed, kind) for seed in range(200, 230)) > 300
+
+
+@pytest.mark.parametrize(("windows", "emit"), [(w.fixed(seconds=1), "final"), (w.fixed(seconds=1), "updates")])
+@pytest.mark.parametrize("snapshots", [True, False])
+def test_a_late_element_of_a_window_that_is_not_over_needs_none_of_the_others(
+    windows: Any, emit: Any, snapshots: bool
+) -> None:
+    made = strategy(windows, lateness=timedelta(days=1), emit=emit, panes="accumulating")
+    bench = Bench(Grouping(made, agg.count()), together=True, snapshots=snapshots)
+    work = bench.operator.work
+    work.process = None  # type: ignore[assignment, method-assign]
+    second, day = 1_000_000, 86_400_000_000
+    early = [(1 + place, place * second, 1) for place in range(50)]
+    late = [(101, 50 * second, 1), (102, 50 * second + 3, 8), (103, 51 * second + 7, 1)]
+    dropped = [(201, 30 * second, 1), (202, 49 * second, 1)]
+    mark = {50: 49 * second, 100: 50 * second + 10, 200: 51 * second + 10 + day}
+    for some in (early, late, dropped):
+        bench.buffer.run([_order(time) for time, _, _ in some], 0, [(VALUE, at, value) for _, at, value in some])
+    for time, value in mark.items():
+        bench.buffer.put_mark(behind_record(_order(time)), (9, 1, value))
+    bench.buffer.drain(encode_time(300))
+    assert (bench.failed, work.late, work.dropped) == ([], 2, 2)
 
 
 def test_the_short_way_is_taken_where_it_can_be() -> None:

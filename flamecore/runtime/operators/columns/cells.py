@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from flamecore.abc.operator import GONE, Part, Record, Site, Turn, Work
 from flamecore.model.batch import Orders
-from flamecore.model.hashing import check_keys
-from flamecore.model.meta import decode_time, encode_child
+from flamecore.model.hashing import check_key, check_keys
+from flamecore.model.meta import child_codes, decode_time, encode_child
 from flamecore.model.ordered import CLOSING, Now, Ordered, Timer, rank_codes, tie_of
 from flamecore.runtime.operators.ordered import OrderedOperator, Together
 
@@ -187,6 +187,31 @@ class CellOperator(OrderedOperator):
         if outputs:
             self._add_of(orders, outputs)
         return None
+
+    def _run_each(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
+        for place, (order, payload) in enumerate(zip(orders, payloads, strict=True)):
+            self._run_events(order)
+            if not self._is_taken_alone(order, payload):
+                super()._run_each(orders[place : place + 1], trace, payloads[place : place + 1])
+
+    def _is_taken_alone(self, order: bytes, payload: Any) -> bool:
+        """Work on one item by its cells; return False if it needs all the state of its key."""
+        try:
+            key = self._key_of(payload)
+            check_key(key)
+            if key in self._records:
+                return False
+            found = self._cells.take_alone(key, payload, self.watermark.value, self._by_mark)
+        except Exception:  # noqa: BLE001 - it fails once more where failures are told
+            return False
+        if found is None:
+            return False
+        parts, outputs = found
+        if parts:
+            self._put((order,), (payload,), parts)
+        self._orders += [order + code for code in child_codes(len(outputs))]
+        self._outputs += outputs
+        return True
 
     def _ranked(self, keys: Mapping[Any, Any]) -> list[Any]:
         """Return keys in the order in which a turn comes to them."""

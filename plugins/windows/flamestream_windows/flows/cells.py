@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, cast
 
@@ -20,10 +20,10 @@ from flamecore.model.ordered import Now, Timer
 from flamestream_windows.engine.grouping import Grouping
 from flamestream_windows.engine.short import is_final, is_updates
 from flamestream_windows.flows.slim import Slim
-from flamestream_windows.flows.stamps import VALUE, Form
+from flamestream_windows.flows.stamps import DROPPED, LATE, VALUE, Form
 from flamestream_windows.model.aggregates import Count
-from flamestream_windows.model.panes import Timing, pane_maker
-from flamestream_windows.model.windows import Calendar, Fixed, Global, Same, Sliding, Window
+from flamestream_windows.model.panes import Dropped, Timing, pane_maker
+from flamestream_windows.model.windows import GLOBAL, Calendar, Fixed, Global, Same, Sliding, Window, ordered
 
 Stamp = tuple[int, int, Any]
 Found = tuple[Sequence[Part], Sequence[Stamp]] | list[int]
@@ -37,9 +37,13 @@ class GroupCells(Cells):
     Args:
         grouping: The grouping.
         form: Location of the times in payloads.
+
+    Attributes:
+        tell: Told each item that is late and taken, or dropped, by its kind.
     """
 
     def __init__(self, grouping: Grouping, form: Form) -> None:
+        self.tell: Callable[[int], object] = _nobody
         self._form = form
         self._aggregate = grouping.aggregate
         self._counts = type(grouping.aggregate) is Count
@@ -67,6 +71,32 @@ class GroupCells(Cells):
             return []
         values = payloads if form.value is None else [*map(form.value, payloads)]
         return self._take_between(keys, times, values, cells, first, last)
+
+    def take_alone(
+        self, key: Any, payload: Any, watermark: int, cells: Mapping[Turn, Mapping[Any, Any]]
+    ) -> tuple[Sequence[Part], Sequence[Stamp]] | None:
+        form = self._form
+        if form.kind is not None and form.kind(payload) != VALUE:
+            return None
+        at, value = form.at(payload), form.shown(payload)
+        windows = ordered(self._assigned(at, value))
+        if windows and all(self._strategy.expiry(window) < watermark for window in windows):
+            dropped = [(DROPPED, at, Dropped(value, at, "lateness", window)) for window in windows]
+            for kind, _, _ in dropped:
+                self.tell(kind)
+            return (), dropped
+        # Where a window is over, what comes of it depends on the others of the key, which may hold the marks.
+        if not windows or any(window.end <= watermark for window in windows):
+            return None
+        found = self._take_between((key,), (at,), (value,), cells, at, at)
+        if not isinstance(found, tuple) or at >= watermark:
+            return found if isinstance(found, tuple) else None
+        self.tell(LATE)
+        return found[0], ((LATE, at, value), *found[1])
+
+    def _assigned(self, at: int, value: Any) -> set[Window]:
+        """Return the windows of an element."""
+        return {*self._windows.assign(at, value, (GLOBAL,))}
 
     def _take_between(
         self,
@@ -285,6 +315,9 @@ class AgainCells(FinalCells):
             self._add(new, [self._turn(window)], some, those, cells)
         return [_replaced(turn, found) for turn, found in new.items()], ()
 
+    def _assigned(self, at: int, value: Any) -> set[Window]:
+        return {value.window}
+
     def _window(self, turn: Turn) -> Window:
         # Windows of any size: the turn tells the end, unless that is at the end of time.
         return Window(turn[1], turn[0] - self._strategy.lateness)
@@ -375,6 +408,10 @@ def by_key(keys: Sequence[Any], values: Sequence[Any]) -> Mapping[Any, Sequence[
     for key, value in zip(keys, values, strict=True):
         several[key].append(value)
     return several
+
+
+def _nobody(kind: int) -> None:
+    """Tell nobody."""
 
 
 def _start_of(cell: tuple[Turn, Any]) -> int:

@@ -87,12 +87,15 @@ class TimedWork(Work):
         record = self._nothing if state is None else self._spelled(state)
         element = Element(value, self._at(payload), windows, retraction)
         record, outputs = self._step.step(record, element, moment, key)
-        for output in outputs:
-            if type(output) is Late:
-                self.late += 1
-            elif type(output) is Drop:
-                self.dropped += 1
-        return self._outcome(record, moment, [_stamp(key, output) for output in outputs])
+        stamps = [_stamp(key, output) for output in outputs]
+        for kind, _, _ in stamps:
+            self._count(kind)
+        return self._outcome(record, moment, stamps)
+
+    def _count(self, kind: int) -> None:
+        """Count an item that is told beside the panes."""
+        self.late += kind == LATE
+        self.dropped += kind == DROPPED
 
     def on_time(self, key: Any, state: Any, timer: Timer, now: Now) -> Outcome:
         return self._timed(self._step, key, state, timer, now)
@@ -170,6 +173,8 @@ class GroupingWork(TimedWork):
         self.stored = self._exact
         if self._alike is not None:
             self.cells = group_cells(step, form)
+            if self.cells is not None:
+                self.cells.tell = self._count
             if is_sessions(step.strategy):
                 runs = SessionRuns(step, form)
                 self.process_run, self.on_mark_run, self.least = runs.take, runs.end, 1

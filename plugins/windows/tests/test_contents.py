@@ -12,7 +12,7 @@ import pytest
 import flamecore as fc
 import flamestream_windows as w
 from flamestream_windows.engine.functions import FnRecord, Function
-from flamestream_windows.engine.values import Element, Moment
+from flamestream_windows.engine.values import Clock, Element, Input, Moment, Watermark
 from flamestream_windows.model import contents
 from flamestream_windows.model.contents import Held, Version, spelled
 
@@ -29,6 +29,8 @@ class Busy(w.StatefulFn[str, list[Op], Any]):
     table = w.Map(int, int)
     times = w.OrderedList(int)
     last = w.Value(int)
+    soon = w.Timer()
+    wall = w.Timer("processing")
 
     def on_element(self, key: str, value: list[Op], at: int) -> Iterable[Any]:
         for cell, method, *given in value:
@@ -38,12 +40,27 @@ class Busy(w.StatefulFn[str, list[Op], Any]):
                 with pytest.raises(TypeError):
                     self.table.put([], 3)
                 continue
-            yield getattr(getattr(self, cell), method)(*given)
+            if cell in ("soon", "wall"):
+                *given, tag = given
+                yield getattr(getattr(self, cell), method)(*given, tag=tag)
+            else:
+                yield getattr(getattr(self, cell), method)(*given)
         yield [*self.line], [*self.some], self.table.items(), [*self.times], self.last.get(), bool(self.some)
+
+    def on_soon(self, key: str, at: int) -> Iterable[Any]:
+        self.line.add(at)
+        if at % 7 == 3:
+            raise ValueError(at)
+        if at < 9:
+            self.soon.set(at + 2, tag=f"again {at}")
+        yield at, len(self.line), self.soon.due(tag="1")
+
+    def on_wall(self, key: str, at: int) -> Iterable[Any]:
+        yield at, self.wall.due(tag="1")
 
 
 def _draw(rng: random.Random) -> Op:
-    number, other = rng.randrange(12), rng.randrange(12)
+    number, other, tag = rng.randrange(12), rng.randrange(12), str(rng.randrange(5))
     return rng.choice(
         [
             *[("line", "add", number)] * 3,
@@ -59,18 +76,26 @@ def _draw(rng: random.Random) -> Op:
             ("times", "update", number, other, (-1).__mul__),
             ("times", "last", number, other),
             ("last", "set", number),
+            *[("soon", "set", number, tag), ("wall", "set", number, tag)] * 2,
+            ("soon", "clear", tag),
+            ("wall", "due", tag),
             ("", "unhashable"),
         ]
     )
 
 
 def _stored(record: FnRecord) -> Any:
-    return [cell._replace(contents=tuple((name, spelled(own)) for name, own in cell.contents)) for cell in record.open]
+    return [
+        cell._replace(contents=tuple((name, spelled(own)) for name, own in cell.contents), alarms=spelled(cell.alarms))
+        for cell in record.open
+    ]
 
 
-def _stepped(record: FnRecord, ops: list[Op], *, lenient: bool) -> tuple[FnRecord, Any]:
+def _stepped(record: FnRecord, given: Input, *, lenient: bool) -> tuple[FnRecord, Any]:
+    function = Function(Busy, lenient=lenient)
     try:
-        return Function(Busy, lenient=lenient).step(record, Element(ops, 5), Moment(), "k")
+        record, outputs = function.step(record, given, Moment(0, clock=0), "k")
+        return record, (outputs, function.hold(record), function.due(record, Moment(0)))
     except ValueError as error:
         return record, str(error)
 
@@ -78,7 +103,7 @@ def _stepped(record: FnRecord, ops: list[Op], *, lenient: bool) -> tuple[FnRecor
 def test_versions_of_many_entries_are_what_tuples_are(
     monkeypatch: pytest.MonkeyPatch, seeds: Callable[..., range]
 ) -> None:
-    versions = 0
+    versions = alarms = 0
     for seed in seeds(40):
         rng = random.Random(seed)
         told: list[tuple[FnRecord, FnRecord, Any]] = [(FnRecord(), FnRecord(), [])]
@@ -88,19 +113,24 @@ def test_versions_of_many_entries_are_what_tuples_are(
             ops = [_draw(rng) for _ in range(rng.randint(1, 6))]
             if rng.random() < 0.2:
                 ops.insert(rng.randrange(len(ops) + 1), ("", "fail", 3))
+            given: Input = Element(ops, 5)
+            if rng.random() < 0.2:
+                given = (Watermark if rng.random() < 0.5 else Clock)(rng.randrange(1, 12))
             lenient = rng.random() < 0.2
             monkeypatch.setattr(contents, "MANY", 2)
-            many, outputs = _stepped(many, ops, lenient=lenient)
+            many, outputs = _stepped(many, given, lenient=lenient)
             monkeypatch.setattr(contents, "MANY", sys.maxsize)
-            few, wanted = _stepped(few, ops, lenient=lenient)
+            few, wanted = _stepped(few, given, lenient=lenient)
             assert repr(outputs) == repr(wanted), f"seed {seed}"
             assert _stored(many) == [*few.open], f"seed {seed}"
             assert repr(many) == repr(few), f"seed {seed}"
             told.append((many, few, _stored(many)))
             versions += sum(isinstance(own, Version) for cell in many.open for _, own in cell.contents)
+            alarms += sum(isinstance(cell.alarms, Version) for cell in many.open)
         for many, few, then in told:
             assert _stored(many) == then == [*few.open], f"seed {seed}: a version has changed"
     assert versions > 40 * len(seeds(40))
+    assert alarms > 10 * len(seeds(40))
 
 
 def test_a_change_of_many_entries_costs_as_much_as_of_a_few(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -611,11 +611,11 @@ MISTAKES = {
     "windows that end before their timers": ("yield scope.limit + 1, _ENDS", "yield scope.limit - 40, _ENDS"),
     "elements out of order": ("insort(scope.waiting, ", "(lambda line, each, key: line.append(each))(scope.waiting, "),
     "elements that come too soon": ("scope.waiting[0][0] < self.input:", "scope.waiting[0][0] <= self.input:"),
-    "timers that hold nothing": ("for alarm in cell.alarms if alarm.holds)", "for alarm in cell.alarms if False)"),
+    "timers that hold nothing": ("for alarm in alarms if alarm.holds]", "for alarm in ()]"),
     "timers out of order": ("due := min(self._due(), default=None)", "due := max(self._due(), default=None)"),
     "timers of processing time that run too soon": ("alarm.at <= self.now and", "alarm.at <= self.now + 1 and"),
     "timers of event time that run too late": ("if alarm.at <= self.input if", "if alarm.at < self.input if"),
-    "timers that run twice": ("alarm = scope.alarms.pop((name, tag))", "alarm = scope.alarms[name, tag]"),
+    "timers that run twice": ("[name, tag]\n            scope.clear(name, tag)\n", "[name, tag]\n"),
     "windows that stay": ("expired = scope.limit < self.input", "expired = False"),
     "elements that are never too late": ("self.function.expiry(window) < self.input or (", "False or ("),
     "cells that are not written": (

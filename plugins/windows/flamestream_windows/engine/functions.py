@@ -11,7 +11,8 @@ from typing import Any, Final, NamedTuple
 
 from flamecore.errors import ConsistencyError, GraphError
 from flamestream_windows.engine.values import Clock, Drop, Element, Emit, Input, Late, Moment, Output, Place, Watermark
-from flamestream_windows.model.cells import SCOPE, Alarm, Cell, Scope, Stamped, StatefulFn, Timer
+from flamestream_windows.model.cells import ALARMS, SCOPE, Alarm, Cell, Scope, Stamped, StatefulFn, Timer
+from flamestream_windows.model.contents import Held, Version
 from flamestream_windows.model.times import MAX, date_of, duration, instant
 from flamestream_windows.model.windows import Global, Window, WindowFn, ordered
 
@@ -30,13 +31,13 @@ class FnCell(NamedTuple):
         window: The window.
         contents: Name and contents of each cell that is not empty, by name: a tuple where they are stored, or else a
             version of many.
-        alarms: Timers that are set, in the order of time, name and tag.
+        alarms: Timers that are set, in the order of time, name and tag: a tuple or a version, as contents.
         waiting: Timestamps and values of elements that wait to be put in order, in the order of time.
     """
 
     window: Window
     contents: tuple[tuple[str, Any], ...]
-    alarms: tuple[Alarm, ...]
+    alarms: tuple[Alarm, ...] | Any
     waiting: tuple[tuple[int, Any], ...] = ()
 
 
@@ -132,16 +133,29 @@ class Function:
     def hold(self, record: FnRecord) -> int | None:
         """Return where a key holds the output watermark, or None."""
         # Elements that wait to be put in order are not behind the input watermark: they hold nothing.
-        return min((alarm.output for cell in record.open for alarm in cell.alarms if alarm.holds), default=None)
+        least: int | None = None
+        for cell in record.open:
+            alarms = cell.alarms
+            for hold in _holds(alarms) if isinstance(alarms, tuple) else alarms.contents.holds():
+                if least is None or hold < least:
+                    least = hold
+        return least
 
     def due(self, record: FnRecord, moment: Moment) -> tuple[int | None, int | None]:
         """Return the next watermark and clock at which a step may do anything."""
-        alarms = [alarm for cell in record.open for alarm in cell.alarms]
+        alarms: list[Alarm] = []
+        for cell in record.open:
+            alarms += cell.alarms if isinstance(cell.alarms, tuple) else cell.alarms.contents.first()
         at = [alarm.at for alarm in alarms if alarm.domain == "event"]
         at += [self.expiry(cell.window) + 1 for cell in record.open]
         at += [cell.waiting[0][0] + 1 for cell in record.open if cell.waiting]
         clocks = [alarm.at for alarm in alarms if alarm.domain == "processing"]
         return min(at, default=None), min(clocks, default=None)
+
+
+def _holds(alarms: tuple[Alarm, ...]) -> list[int]:
+    """Return the times at which timers hold the output watermark."""
+    return [alarm.output for alarm in alarms if alarm.holds]
 
 
 class _Step:
@@ -159,13 +173,12 @@ class _Step:
             self.output = moment.output
         self.scopes: dict[Window, Scope] = {}
         for cell in record.open:
-            alarms = {(each.name, each.tag): each for each in cell.alarms}
-            self._open(cell.window, dict(cell.contents), alarms).waiting = list(cell.waiting)
+            self._open(cell.window, dict(cell.contents), cell.alarms).waiting = list(cell.waiting)
         self.outputs: list[Output] = []
         self.place: Place = ()
         self.ran = 0
 
-    def _open(self, window: Window, frozen: dict[str, Any], alarms: dict[tuple[str, str], Alarm]) -> Scope:
+    def _open(self, window: Window, frozen: dict[str, Any], alarms: tuple[Alarm, ...] | Version) -> Scope:
         show = int if self.function.function.micros else date_of
         scope = Scope(frozen, alarms, self.function.expiry(window), self.input, self.output, show)
         self.scopes[window] = scope
@@ -178,8 +191,9 @@ class _Step:
             scope = self.scopes[window]
             frozen = scope.frozen | {name: held.freeze() for name, held in scope.contents.items()}
             contents = tuple((name, frozen[name]) for name in sorted(frozen) if frozen[name])
-            if contents or scope.alarms or scope.waiting:
-                kept.append(FnCell(window, contents, tuple(sorted(scope.alarms.values())), tuple(scope.waiting)))
+            alarms = scope.alarms.freeze()
+            if contents or alarms or scope.waiting:
+                kept.append(FnCell(window, contents, alarms, tuple(scope.waiting)))
         return FnRecord(tuple(kept)) if kept else _NOTHING
 
     def element(self, element: Element) -> None:
@@ -203,7 +217,7 @@ class _Step:
             if late:
                 self.outputs.append(Late(element.value, element.at))
                 late = False
-            scope = self.scopes.get(window) or self._open(window, {}, {})
+            scope = self.scopes.get(window) or self._open(window, {}, ())
             if ordered_input:
                 insort(scope.waiting, (element.at, element.value), key=itemgetter(0))
                 continue
@@ -251,19 +265,20 @@ class _Step:
                 del self.scopes[window]
                 continue
             name, tag = own
-            alarm = scope.alarms.pop((name, tag))
+            alarm = scope.alarms.contents.by_tag[name, tag]
+            scope.clear(name, tag)
             scope.present = alarm.at if alarm.domain == "event" else alarm.output
             self._call(scope, f"on_{alarm.name}", alarm.output, place, self.key, scope.show(alarm.at))
             if self.input == MAX and alarm.domain == "event":
-                scope.alarms.pop((name, tag), None)  # the input is over: one that sets itself again would run for ever
+                scope.clear(name, tag)  # the input is over: one that sets itself again would run for ever
 
     def _due(self) -> Iterable[tuple[int, int, int, int, str, str]]:
-        """Yield time, kind, window's end and start, name and tag of all that is due."""
+        """Yield time, kind, window's end and start, name and tag of what is due, at least of the first."""
         for window, scope in self.scopes.items():
             if scope.waiting and scope.waiting[0][0] < self.input:
                 yield scope.waiting[0][0] + 1, _WAITING, window.end, window.start, "", ""
             expired = scope.limit < self.input
-            for alarm in scope.alarms.values():
+            for alarm in scope.alarms.contents.first():
                 if alarm.at <= self.input if alarm.domain == "event" else alarm.at <= self.now and not expired:
                     yield alarm.at, _ALARM, window.end, window.start, alarm.name, alarm.tag
             if expired:
@@ -276,7 +291,7 @@ class _Step:
         called: Callable[..., Iterable[Any] | None] = getattr(instance, method)
         lenient = self.function.lenient
         if lenient:
-            alarms, count = dict(scope.alarms), len(self.outputs)
+            alarms, count = scope.alarms.freeze(), len(self.outputs)
             scope.frozen = scope.frozen | {name: held.freeze() for name, held in scope.contents.items()}
         try:
             for value in called(*args) or ():
@@ -289,6 +304,6 @@ class _Step:
         except Exception:
             if not lenient:
                 raise
-            scope.alarms, scope.contents = alarms, {}  # the contents before the call are frozen
+            scope.alarms, scope.contents = Held(ALARMS, alarms), {}  # the contents before the call are frozen
             del self.outputs[count:]
         del instance.__dict__[SCOPE]

@@ -244,7 +244,10 @@ class FunctionWork(TimedWork):
         if type(state) is not FnRecord:
             return record
         exact = [
-            cell._replace(contents=tuple([(name, spelled(contents)) for name, contents in cell.contents]))
+            cell._replace(
+                contents=tuple([(name, spelled(contents)) for name, contents in cell.contents]),
+                alarms=spelled(cell.alarms),
+            )
             for cell in state.open
         ]
         return (FnRecord(tuple(exact)), timers, hold)

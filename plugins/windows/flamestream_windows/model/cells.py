@@ -18,14 +18,14 @@ what is to last belongs into a cell.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
 from operator import itemgetter
 from typing import Any, ClassVar, Final, Generic, Literal, NamedTuple, Self, TypeVar, overload
 
 from flamecore.errors import GraphError
-from flamestream_windows.model.contents import Change, Held, Version
+from flamestream_windows.model.contents import Change, Held, Version, are_many
 from flamestream_windows.model.times import END_OF_GLOBAL_WINDOW, duration, instant
 
 K = TypeVar("K")
@@ -63,6 +63,87 @@ class Alarm(NamedTuple):
     holds: bool
 
 
+class Alarms:
+    """Timers that are set, of one key and window. Changed in place.
+
+    Args:
+        alarms: The timers.
+
+    Attributes:
+        by_tag: The timers by name and tag.
+    """
+
+    __slots__ = ("_lines", "_outputs", "by_tag")
+
+    def __init__(self, alarms: Iterable[Alarm]) -> None:
+        self.by_tag = {(alarm.name, alarm.tag): alarm for alarm in alarms}
+        # Made if they are asked for: to look at a few timers costs less than to keep them in order.
+        self._lines: dict[Domain, list[Alarm]] | None = None
+        self._outputs: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.by_tag)
+
+    def put(self, alarm: Alarm) -> None:
+        """Set a timer; one of its name and tag is forgotten."""
+        if self._lines is not None:
+            self.remove(alarm.name, alarm.tag)
+            insort(self._lines[alarm.domain], alarm)
+            if alarm.holds:
+                insort(self._outputs, alarm.output)
+        self.by_tag[alarm.name, alarm.tag] = alarm
+
+    def remove(self, name: str, tag: str) -> None:
+        """Forget a timer, if it is set."""
+        alarm = self.by_tag.pop((name, tag), None)
+        if alarm is not None and self._lines is not None:
+            line = self._lines[alarm.domain]
+            del line[bisect_left(line, alarm)]
+            if alarm.holds:
+                del self._outputs[bisect_left(self._outputs, alarm.output)]
+
+    def first(self) -> Iterable[Alarm]:
+        """Return timers among which are the first of each domain: all, or of many only these."""
+        if self._lines is None and not are_many(len(self.by_tag)):
+            return self.by_tag.values()
+        return [alarm for line in self._in_order().values() for alarm in line[:1]]
+
+    def holds(self) -> list[int]:
+        """Return the least time at which a timer holds the output watermark, if there is one."""
+        self._in_order()
+        return self._outputs[:1]
+
+    def _in_order(self) -> dict[Domain, list[Alarm]]:
+        """Return the timers of each domain in order, after which they are kept so."""
+        if self._lines is None:
+            alarms = sorted(self.by_tag.values())
+            self._lines = {"event": [], "processing": []}
+            for alarm in alarms:
+                self._lines[alarm.domain].append(alarm)
+            self._outputs = sorted([alarm.output for alarm in alarms if alarm.holds])
+        return self._lines
+
+
+class _AlarmKind:
+    """Contents that are timers. A change is a name, a tag, and the timer that is set, or None."""
+
+    def thaw(self, frozen: Any) -> Alarms:
+        return Alarms(frozen)
+
+    def freeze(self, contents: Any) -> tuple[Alarm, ...]:
+        return tuple(sorted(contents.by_tag.values()))
+
+    def change(self, contents: Any, change: Change) -> None:
+        name, tag, alarm = change
+        if alarm is None:
+            contents.remove(name, tag)
+        else:
+            contents.put(alarm)
+
+
+ALARMS: Final = _AlarmKind()
+
+
 class Scope:
     """The cells and timers of one key and window, during a call. Changed in place.
 
@@ -85,7 +166,7 @@ class Scope:
     def __init__(
         self,
         frozen: dict[str, tuple[Any, ...] | Version],
-        alarms: dict[tuple[str, str], Alarm],
+        alarms: tuple[Alarm, ...] | Version,
         limit: int,
         input: int,
         output: int,
@@ -95,11 +176,16 @@ class Scope:
         self.frozen = frozen
         self.input = input
         self.contents: dict[str, Held] = {}
-        self.alarms = alarms
+        self.alarms = Held(ALARMS, alarms)
         self.at = self.present = self.now = 0
         self.waiting: list[tuple[int, Any]] = []
         self.limit = limit
         self.output = output
+
+    def clear(self, name: str, tag: str) -> None:
+        """Forget a timer, if it is set."""
+        if (name, tag) in self.alarms.contents.by_tag:
+            self.alarms.change(name, tag, None)
 
 
 SCOPE: Final = "_scope"
@@ -443,15 +529,15 @@ class TimerView:
 
     def clear(self, *, tag: str = "") -> None:
         """Forget it."""
-        self._scope.alarms.pop((self._timer.name, tag), None)
+        self._scope.clear(self._timer.name, tag)
 
     def due(self, *, tag: str = "") -> Any:
         """Return the time that it is set for, or None."""
-        alarm = self._scope.alarms.get((self._timer.name, tag))
+        alarm = self._scope.alarms.contents.by_tag.get((self._timer.name, tag))
         return None if alarm is None else self._scope.show(alarm.at)
 
     def _put(self, alarm: Alarm) -> None:
-        self._scope.alarms[alarm.name, alarm.tag] = alarm
+        self._scope.alarms.change(alarm.name, alarm.tag, alarm)
 
 
 class Timer:

@@ -71,13 +71,18 @@ class Version:
 
     def spelled(self) -> tuple[Any, ...]:
         """Return the entries as a tuple."""
+        return self._kind.freeze(self.contents)  # type: ignore[no-any-return]
+
+    @property
+    def contents(self) -> Any:
+        """Return the contents, to be read at once."""
         shared, kind = self._shared, self._kind
         if self.is_last:
-            return kind.freeze(shared.contents)  # type: ignore[no-any-return]
+            return shared.contents
         contents = kind.thaw(shared.base)
         for change in shared.changes[: self._position]:
             kind.change(contents, change)
-        return kind.freeze(contents)  # type: ignore[no-any-return]
+        return contents
 
     @property
     def is_last(self) -> bool:
@@ -129,16 +134,25 @@ class Held:
 
     def _next(self) -> tuple[Any, ...] | Version:
         kind, contents, shared = self._kind, self.contents, self._shared
+        if shared is None:
+            frozen: tuple[Any, ...] = kind.freeze(contents)
+            if not are_many(len(frozen)):
+                return frozen
+            self._shared = _Shared(frozen, contents)
+            return Version(kind, self._shared, len(frozen))
         count = len(contents)
-        if count <= (MANY if shared is None else MANY // 2):
-            if shared is not None:
-                self._shared = shared.contents = None
+        if count <= MANY // 2:
+            self._shared = shared.contents = None
             return kind.freeze(contents)  # type: ignore[no-any-return]
-        if shared is None or len(shared.changes) > count:  # there are never more changes than entries to be kept
-            if shared is not None:
-                shared.contents = None
+        if len(shared.changes) > count:  # there are never more changes than entries to be kept
+            shared.contents = None
             self._shared = shared = _Shared(kind.freeze(contents), contents)
         return Version(kind, shared, count)
+
+
+def are_many(count: int) -> bool:
+    """Return whether so many entries are kept as a version."""
+    return count > MANY
 
 
 def spelled(frozen: tuple[Any, ...] | Version) -> tuple[Any, ...]:

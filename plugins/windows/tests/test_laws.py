@@ -128,7 +128,6 @@ GROUPING = {
     "what is due once": ("turns.append((moment.input + 1,", "turns.append((2**62 + 1,"),
     "what is due too late": ("turns.append((window.end,", "turns.append((window.end + 3,"),
     "a record that can be changed": ("cells = self.cells.row\n", "cells = [*self.cells.row]\n"),
-    "sessions that join only earlier ones": ("cell.window.start >= window.end:", "cell.window.end >= window.end:"),
 }
 KEYED = {
     "one output watermark for all keys": (

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, assert_never
 
 from flamestream_windows.engine import tree
-from flamestream_windows.engine.tree import Row, rank
+from flamestream_windows.engine.tree import Row, Tree, rank
 from flamestream_windows.engine.values import (
     NOTHING,
     Cell,
@@ -99,7 +99,7 @@ class Grouping:
         if strategy.hold(window, element.at) < moment.input or window.end <= moment.input:
             return None
         look = Look(False, moment.clock)
-        cell = tree.find(record.open, (window.end, window.start)) or born(self, window, False)
+        cell = tree.find(record.open, window) or born(self, window, False)
         if strategy.trigger.ready(strategy.trigger.on_element(cell.trigger, look), look):
             return None
         return Record(tree.put(record.open, accept(self, cell, element, moment.input, moment.input, look)))
@@ -134,38 +134,53 @@ class Grouping:
         trigger, expiry = self.strategy.trigger, self.strategy.expiry
         look = Look(True, moment.clock, self.strategy.windows.merging)
         turns = [(expiry(window) + 1, window.start) for window in record.closed[:1]]
-        if trigger == FINAL:
-            if record.open:  # those behind the first expire no earlier
-                turns.append(self._expires(record.open[0].window, tree.least_start(record.open)))
-            return min(turns, default=None)
+        if isinstance(record.open, Tree):
+            turns += self._turns(record.open, moment.input, look)
+            return min(turns)
+        final = trigger == FINAL
         again: dict[State, bool] = {}  # many windows that are over are in the same state
-        waiting: list[tuple[int, int, int]] = []  # for their expiry: the first end, its start, and the least start
-        for state, end, start, least in tree.over(record.open, moment.input):
-            if state not in again:
+        expires: Window | None = None
+        for cell in record.open:
+            window = cell.window
+            if not final and moment.input < window.end:
+                turns.append((window.end, window.start))
+                break  # those behind it end later
+            state = cell.trigger
+            if not final and state not in again:
                 # One that is ready again at once fires with the next step, and that may close the window.
                 again[state] = trigger.ready(state, look) and trigger.fire(state, look) != state
-            if again[state]:
-                turns.append((moment.input + 1, least))
-            else:
-                waiting.append((end, start, least))
-        if waiting:
-            end, start, _ = min(waiting)
-            turns.append(self._expires(Window(start, end), min([least for _, _, least in waiting])))
-        for cell in tree.behind(record.open, moment.input):
-            window = cell.window
-            turns.append((window.end, window.start))
-            break  # those behind it end later
+            if again.get(state):
+                turns.append((moment.input + 1, window.start))
+            elif expires is None or window.start < expires.start:  # those behind it expire no earlier
+                expires = window
+                turns.append((expiry(window) + 1, window.start))
         return min(turns, default=None)
 
-    def _expires(self, window: Window, least: int) -> tuple[int, int]:
+    def _turns(self, open: Tree, input: int, look: Look) -> Iterator[tuple[int, int]]:
+        """Yield the turns of many windows, as those of a few: of windows of one state, the first."""
+        trigger = self.strategy.trigger
+        if trigger == FINAL:
+            yield self._expires(open[0].window, open.start)
+            return
+        for state, end, start, least in open.over(input):
+            if trigger.ready(state, look) and trigger.fire(state, look) != state:
+                yield input + 1, least
+            else:
+                yield self._expires(Window(start, end), least)
+        for cell in open.behind(input):
+            yield rank(cell)
+            break  # those behind it end later
+
+    def _expires(self, first: Window, least: int) -> tuple[int, int]:
         """Return when the first of some windows expires, and the least start of those that do then.
 
         Args:
-            window: The first of them.
-            least: The least start of all. Those that never expire before the last watermark do so at once.
+            first: The first of the windows.
+            least: The least start of all.
         """
-        expiry = self.strategy.expiry(window)
-        return (expiry + 1, least if expiry == MAX - 1 else window.start)
+        expiry = self.strategy.expiry(first)
+        # Windows of which none expires before the last watermark expire together.
+        return (expiry + 1, first.start if expiry < MAX - 1 else least)
 
     def due_of(self, cell: Cell, moment: Moment) -> int:
         """Return the next watermark at which a step may do anything with a window."""
@@ -205,8 +220,25 @@ def accept(grouping: Grouping, cell: Cell, element: Element, input: int, output:
     return Cell(window, accumulator, fresh + 1, held, expiry_hold, trigger, pane, late_born, outstanding)
 
 
-class _Cells:
-    """The open windows of a key during a step.
+class _Few(dict[Window, Cell]):
+    """A few open windows of a key during a step."""
+
+    def put(self, cell: Cell) -> None:
+        """Put in the state of a window, or replace it."""
+        self[cell.window] = cell
+
+    def remove(self, window: Window) -> None:
+        """Remove the state of a window, which is there."""
+        del self[window]
+
+    @property
+    def row(self) -> Row:
+        """Return the windows, in order."""
+        return tree.row_of(tuple([self[window] for window in ordered(self)]))
+
+
+class _Many:
+    """Many open windows of a key during a step.
 
     Args:
         row: The windows before it.
@@ -215,12 +247,12 @@ class _Cells:
         row: The windows now, in order.
     """
 
-    def __init__(self, row: Row) -> None:
-        self.row = row
+    def __init__(self, row: Tree) -> None:
+        self.row: Row = row
 
     def get(self, window: Window) -> Cell | None:
         """Return the state of a window, or None."""
-        return tree.find(self.row, (window.end, window.start))
+        return tree.find(self.row, window)
 
     def put(self, cell: Cell) -> None:
         """Put in the state of a window, or replace it."""
@@ -228,7 +260,7 @@ class _Cells:
 
     def remove(self, window: Window) -> None:
         """Remove the state of a window, which is there."""
-        self.row = tree.remove(self.row, (window.end, window.start))
+        self.row = tree.remove(self.row, window)
 
 
 class _Step:
@@ -240,7 +272,8 @@ class _Step:
         self.aggregate = grouping.aggregate
         self.merging = grouping.strategy.windows.merging
         self.before = record
-        self.cells = _Cells(record.open)
+        open = record.open
+        self.cells = _Many(open) if isinstance(open, Tree) else _Few(zip([cell[0] for cell in open], open, strict=True))
         self.closed = set(record.closed)
         self.outputs: list[Output] = []
         self.input = moment.input
@@ -307,6 +340,8 @@ class _Step:
 
     def _around(self, new: Sequence[Window]) -> Iterable[Window]:
         """Return the open windows that may join new ones."""
+        if isinstance(self.cells, _Few):
+            return self.cells
         if type(self.strategy.windows) is not Sessions:
             return [cell.window for cell in self.cells.row]
         # Sessions that are open lie apart from each other, so that only those around a new one can join.
@@ -354,15 +389,7 @@ class _Step:
         if to <= self.input:
             return
         self.input = to
-        trigger, look = self.strategy.trigger, Look(True, self.now, self.merging)
-        ready: dict[State, bool] = {}  # many of them are in the same state
-
-        def is_ready(state: State) -> bool:
-            if state not in ready:
-                ready[state] = trigger.ready(state, look)
-            return ready[state]
-
-        open = self.cells.row  # as it is now: a window that is looked at changes, and no other
+        open = self.before.open  # a window that is looked at changes, and no other
         expired = True
         for cell in open:
             window = cell.window
@@ -371,8 +398,18 @@ class _Step:
                 break
             self.cells.remove(window)
             self._leniently(self._emit, cell, True, rank(cell))
-        for cell in () if trigger == FINAL else tree.chosen(open, to, is_ready):
-            if self.strategy.expiry(cell.window) >= to:
+        if self.strategy.trigger != FINAL and not expired:
+            look = Look(True, self.now, self.merging)
+            ready: dict[State, bool] = {}  # many of them are in the same state
+
+            def is_ready(state: State) -> bool:
+                if state not in ready:
+                    ready[state] = self.strategy.trigger.ready(state, look)
+                return ready[state]
+
+            for cell in tree.chosen(open, to, is_ready):
+                if self.strategy.expiry(cell.window) < to:
+                    continue
                 self._leniently(self.look, cell.window, rank(cell))
         if self.closed:
             self.closed = {window for window in self.closed if self.strategy.expiry(window) >= to}

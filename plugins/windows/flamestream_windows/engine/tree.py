@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple, cast, overload
 
 from flamestream_windows.engine.values import Cell
 from flamestream_windows.model.triggers import State
+from flamestream_windows.model.windows import Window
 
 Rank = tuple[int, int]
 """(end, start) of a window, by which the windows of a key are ordered."""
@@ -243,16 +244,14 @@ def least_hold(row: Row) -> int | None:
     return min([time for cell in row for time in (cell.hold, cell.expiry_hold) if time is not None], default=None)
 
 
-def least_start(row: Row) -> int:
-    """Return the least start of windows of which there is at least one."""
-    return row.start if isinstance(row, Tree) else min([cell.window.start for cell in row])
-
-
-def find(row: Row, place: Rank) -> Cell | None:
-    """Return the window of a rank, or None."""
-    some = row.leaf_of(place) if isinstance(row, Tree) else row
-    at = bisect_left(some, place, key=rank)
-    return some[at] if at < len(some) and rank(some[at]) == place else None
+def find(row: Row, window: Window) -> Cell | None:
+    """Return the state of a window, or None."""
+    some: Row = row.leaf_of((window.end, window.start)) if isinstance(row, Tree) else row
+    cell: Cell
+    for cell in reversed(some):  # mostly the last one, and of a few others none is far
+        if cell.window == window:
+            return cell
+    return None
 
 
 def put(row: Row, cell: Cell) -> Row:
@@ -260,11 +259,13 @@ def put(row: Row, cell: Cell) -> Row:
     if isinstance(row, Tree):
         nodes = row.put(cell)
         return nodes[0] if len(nodes) == 1 else Tree(tuple(nodes), is_leaf=False)
-    return row_of(_with(row, cell))
+    cells = _with(row, cell)
+    return cells if len(cells) <= WIDTH else row_of(cells)
 
 
-def remove(row: Row, place: Rank) -> Row:
-    """Return windows without that of a rank, which is there."""
+def remove(row: Row, window: Window) -> Row:
+    """Return windows without one that is there."""
+    place = (window.end, window.start)
     if not isinstance(row, Tree):
         at = bisect_left(row, place, key=rank)
         return (*row[:at], *row[at + 1 :])
@@ -276,11 +277,6 @@ def remove(row: Row, place: Rank) -> Row:
 def behind(row: Row, end: int) -> Iterator[Cell]:
     """Yield the windows that end behind a time, in order."""
     return row.behind(end) if isinstance(row, Tree) else islice(row, bisect_right(row, end, key=_end_of), None)
-
-
-def over(row: Row, to: int) -> Iterator[Group]:
-    """Yield groups of all windows that end up to a time, by the state of their triggers."""
-    return row.over(to) if isinstance(row, Tree) else map(_group_of, islice(row, bisect_right(row, to, key=_end_of)))
 
 
 def chosen(row: Row, to: int, chosen: Callable[[State], bool]) -> Iterator[Cell]:
@@ -309,6 +305,8 @@ def row_of(cells: Sequence[Cell]) -> Row:
 
 
 def _with(cells: Sequence[Cell], cell: Cell) -> tuple[Cell, ...]:
+    if cells and cells[-1][0] == cell[0]:  # mostly it is the last one
+        return (*cells[:-1], cell)
     place = rank(cell)
     at = bisect_left(cells, place, key=rank)
     there = at < len(cells) and rank(cells[at]) == place

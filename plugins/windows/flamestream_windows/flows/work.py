@@ -33,7 +33,7 @@ from flamestream_windows.flows.stamps import DROPPED, LATE, RETRACTION, VALUE, F
 from flamestream_windows.model.contents import spelled
 from flamestream_windows.model.panes import Dropped, Pane, Timing
 from flamestream_windows.model.times import MAX, MIN
-from flamestream_windows.model.windows import GLOBAL
+from flamestream_windows.model.windows import GLOBAL, Window
 
 Stamp = tuple[int, int, Any]
 Turn = tuple[int, int]
@@ -212,7 +212,7 @@ class GroupingWork(TimedWork):
 
     def _turn(self, record: Record, output: Any, moment: Moment) -> Turn:
         end, start = output.place
-        cell = find(record.open, (end, start))
+        cell = find(record.open, Window(start, end))
         assert cell is not None
         return self._step.due_of(cell, moment), start
 

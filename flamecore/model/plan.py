@@ -95,13 +95,15 @@ class Plan:
             for vertex in cycle
         }
         object.__setattr__(self, "homes", homes)
+        scans = frozenset(filter(self.is_scan, self.graph.vertices))
         if owning is None:
-            owning = owning_workers(self.graph, workers, homes)
+            owning = owning_workers(self.graph, workers, {*homes, *scans})
         if self.placement is not None:
             self.placement.check(workers)
         owned = owners(workers, owning) if self.placement is None else self.placement.owners
         object.__setattr__(self, "owners", owned)
-        object.__setattr__(self, "_hosting", hosting_workers(self.graph, workers, {*owned, *homes.values()}))
+        hosting = hosting_workers(self.graph, workers, {*owned, *homes.values()}, scans)
+        object.__setattr__(self, "_hosting", hosting)
         if len(self.fronts) >= MAX_FRONT:
             raise ValueError(f"{len(self.fronts)} fronts are more than can be numbered")
         if self.settings.clock == "blocks" and len(self.fronts) > MOST_FRONTS:
@@ -197,7 +199,7 @@ _LIGHT: Final = (MethodDescriptorType, itemgetter, attrgetter)
 
 # On two processes, where one owns the keys of a word count, it is the busier one already. If it also reads one of two
 # files, all the job waits for it, and it has to merge its own records with the other's: a third more CPU time.
-def hosting_workers(graph: Graph, workers: int, owning: Container[int]) -> Sequence[int]:
+def hosting_workers(graph: Graph, workers: int, owning: Container[int], scans: Container[Vertex] = ()) -> Sequence[int]:
     """Return the workers to which fronts are dealt out by default, in turn.
 
     All workers host some, so that reading is shared, unless the work before the first keyed operations is light: then
@@ -207,20 +209,25 @@ def hosting_workers(graph: Graph, workers: int, owning: Container[int]) -> Seque
         graph: Graph of the job.
         workers: Number of workers.
         owning: Workers that own key groups, or are the home of a cycle.
+        scans: Keyed operations whose items stay where they are.
 
     >>> hosting_workers(Graph(), 4, (2, 3))
     range(0, 4)
     """
     # The first workers own no key groups where not all do. Standard input is that of worker 0.
     spare = [worker for worker in range(workers) if worker not in owning]
-    return spare if 0 in spare and graph.sources and is_light_before_keys(graph) else range(workers)
+    return spare if 0 in spare and graph.sources and is_light_before_keys(graph, scans) else range(workers)
 
 
-def is_light_before_keys(graph: Graph) -> bool:
+def is_light_before_keys(graph: Graph, scans: Container[Vertex] = ()) -> bool:
     """Return whether only methods of built-in classes run before the first keys.
 
     Then items go to the owners of their keys. The cost of a user function is not known before it has run, nor is the
     cost of making records that are no texts.
+
+    Args:
+        graph: Graph of the job.
+        scans: Keyed operations whose items stay where they are: their work is that of the hosts of fronts.
     """
     ways: list[Vertex] = []
     for source in graph.sources:
@@ -228,7 +235,7 @@ def is_light_before_keys(graph: Graph) -> bool:
             return False
         ways += graph.successors(source)
     for vertex in ways:  # it grows meanwhile; there is no cycle without a route
-        if isinstance(vertex.route, (ByKey, ByHash)):
+        if isinstance(vertex.route, (ByKey, ByHash)) and vertex not in scans:
             continue
         if vertex.route is not None or type(vertex) is not Map or not isinstance(vertex.function, _LIGHT):
             return False
@@ -236,7 +243,7 @@ def is_light_before_keys(graph: Graph) -> bool:
     return True
 
 
-def owning_workers(graph: Graph, workers: int, homes: Container[Vertex] = ()) -> int:
+def owning_workers(graph: Graph, workers: int, apart: Container[Vertex] = ()) -> int:
     """Return the default number of workers that own key groups.
 
     All workers own some, so that work and state are shared, unless all keyed operations are light: then looking up the
@@ -246,12 +253,12 @@ def owning_workers(graph: Graph, workers: int, homes: Container[Vertex] = ()) ->
     Args:
         graph: Graph of the job.
         workers: Number of workers.
-        homes: Vertices that a single worker owns, which do not count.
+        apart: Vertices that do not count: a single worker owns them, or their items stay where they are.
 
     >>> owning_workers(Graph(), 4)
     4
     """
-    keyed = [vertex for vertex in graph.vertices if isinstance(vertex.route, (ByKey, ByHash)) and vertex not in homes]
+    keyed = [vertex for vertex in graph.vertices if isinstance(vertex.route, (ByKey, ByHash)) and vertex not in apart]
     if keyed and all(vertex.light for vertex in keyed):
         return workers - workers // 2
     return workers

@@ -30,6 +30,22 @@ def test_half_of_the_workers_own_counts(workers: int, owning: int) -> None:
     assert set(plan.owners) == set(range(workers - owning, workers))
 
 
+@pytest.mark.parametrize("besides", [False, True])
+@pytest.mark.parametrize("workers", [2, 3, 4])
+def test_all_workers_host_fronts_of_a_scan_and_own_its_keys(workers: int, besides: bool) -> None:
+    flow, keyed = words()
+    keyed.count(scan=True).sink("counts")
+    if besides:
+        flow.source("more", str).key_by(str.lower).count().sink("besides")
+    fronts = tuple(FrontId("lines", number) for number in range(workers))
+    plan = Plan(flow.graph(), fronts, JobSettings(workers=workers, clock="blocks"))
+    assert {plan.host_of(number) for number in range(1, workers + 1)} == set(range(workers))
+    assert len(set(plan.owners)) == (workers - workers // 2 if besides else workers)
+    plan = Plan(flow.graph(), fronts, JobSettings(workers=workers))
+    assert set(plan.owners) == set(range(workers // 2, workers)), "with another clock it is a plain count"
+    assert {plan.host_of(number) for number in range(1, workers + 1)}.isdisjoint(plan.owners)
+
+
 @pytest.mark.parametrize("how", ["fold", "reduce", "group", "map", "count, then fold", "stateful_map"])
 def test_all_workers_share_functions_of_users(how: str) -> None:
     flow, keyed = words()

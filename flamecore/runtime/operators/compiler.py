@@ -29,7 +29,7 @@ from flamecore.runtime.operators.agenda import Agenda
 from flamecore.runtime.operators.barrier import Outlet
 from flamecore.runtime.operators.columns.scan import Partial, ScanBuffer, ScanOperator
 from flamecore.runtime.operators.cycle_compiler import CycleCompiler
-from flamecore.runtime.operators.exchange import Outboxes, PlacingOperator, RecordPlaces, routed
+from flamecore.runtime.operators.exchange import OpenBlocks, Outboxes, PlacingOperator, RecordPlaces, routed
 from flamecore.runtime.operators.map import BroadcastOperator, Leg, choice_step
 from flamecore.runtime.operators.marks import MarkingOperator, MarkWays
 from flamecore.runtime.operators.ordered import OrderedBuffer, OrderedOperator
@@ -82,6 +82,7 @@ class Compiled:
         early: The order below which records are first ones, whose functions check their results; empty after them.
         ordered: The ordered operations, by name of their vertex.
         timers: Buffers whose timers wait until the journal says how far time has passed.
+        blocks: The open blocks of this worker's fronts; None: no operation scans, so none is ever open.
     """
 
     entrances: dict[str, Entrance] = field(default_factory=dict)
@@ -96,6 +97,7 @@ class Compiled:
     early: list[bytes] = field(default_factory=list)
     ordered: dict[str, OrderedOperator] = field(default_factory=dict)
     timers: list[OrderedBuffer] = field(default_factory=list)
+    blocks: OpenBlocks | None = None
 
 
 class Idents:
@@ -158,6 +160,8 @@ class Compiler:
         self.plan, self.worker, self.outboxes = plan, worker, outboxes
         self.operators = operators
         self.compiled = Compiled()
+        if any(map(plan.is_scan, plan.graph.vertices)):
+            self.compiled.blocks = OpenBlocks(outboxes)
         kinds = {row_of(type(vertex)) for vertex in plan.graph.vertices} - {Source}
         own = all(operators.get(kind) is OPERATORS.get(kind) for kind in kinds)
         self.cycles = CycleCompiler(plan, worker, fail_at, numbers=own)
@@ -313,7 +317,7 @@ class Compiler:
             shares=self.shares_for(vertex),
             stays=not alone and vertex in self.plan.homes,
             records=None if (placing := self.plan.graph.placing_of(vertex)) is None else self.records_of(placing),
-            blocks=self.plan.deals_blocks(vertex),
+            blocks=self.compiled.blocks if self.plan.deals_blocks(vertex) else None,
         )
 
     def scanned(self, vertex: Vertex, strict: Vertex, operator: ScanOperator) -> Way:
@@ -330,7 +334,8 @@ class Compiler:
 
         assert isinstance(strict.route, ByKey)
         segment = self.plan.segments.of[vertex.index]
-        buffer = ScanBuffer(vertex.name, operator, segment, strict.route.key, send)
+        assert self.compiled.blocks is not None
+        buffer = ScanBuffer(vertex.name, operator, segment, strict.route.key, send, self.compiled.blocks)
         self.compiled.waiting.append(buffer)
         self.compiled.arrivals[index] = buffer.arrive
         return Way(buffer.step, buffer.run)

@@ -82,6 +82,10 @@ class DealingByBlocks:
         return sum(divmod(block_of(order), MOST_FRONTS + 1)) % self.workers
 
     def __call__(self, orders: Orders, trace: int, payloads: Sequence[object]) -> Sequence[Part]:
+        if block_of(orders[0]) == block_of(orders[-1]):  # as mostly, and the orders stay packed
+            whole: list[Part] = [((), ())] * self.workers
+            whole[self.placed(orders[0])] = (orders, payloads)
+            return whole
         parts: list[tuple[list[bytes], list[object]]] = [([], []) for _ in range(self.workers)]
         orders, start = materialise(orders), 0
         while start < len(orders):

@@ -28,11 +28,14 @@ class Room:
         fronts: The worker's fronts, by number.
         most: Most records of them all in flight, or one for each front if that is more.
         most_uncommitted: Most records of them all since the last snapshot; None: no snapshots are taken.
+
+    Attributes:
+        most: As the argument.
     """
 
     def __init__(self, fronts: Mapping[int, Front], most: int, most_uncommitted: int | None = None) -> None:
         self._fronts = fronts
-        self._most = most
+        self.most = most
         self._most_uncommitted = most_uncommitted
         self._uncommitted_left = 0  # upper bound of their rest; counted again at 0
         self._level = 1  # most records in flight of each counted front
@@ -99,7 +102,7 @@ class Room:
     def _deal(self) -> None:
         """Set the level so that all credit is in use."""
         held = []  # records in flight of the sharing fronts, at least one each
-        left = self._most
+        left = self.most
         self._counted = set()
         for number, front in self._fronts.items():
             if front.ended:
@@ -163,7 +166,7 @@ class BlockRoom(Room):
         """Give all credit to the fronts with the earliest blocks."""
         coming = sorted([(front.next_time, number) for number, front in self._fronts.items() if not front.ended])
         held = sum([front.in_flight for front in self._fronts.values()]) + sum(self._reading.values())
-        left = self._most - held
+        left = self.most - held
         self._levels = {}
         if coming:
             self._first = coming[0][1]

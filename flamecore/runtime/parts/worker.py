@@ -85,7 +85,9 @@ class Worker:
         ways = FailureWays(index, plan, random=random, outboxes=self.outboxes, held=self._failures)
         self.compiled = compile_worker(plan, index, random, self.outboxes, ways.fail_at, operators, encodes)
         self.compiled.arrivals.update(self._failures.arrivals())
-        self.ingress = Ingress(plan, self.fronts, self.compiled.entrances, self._failures, reporter)
+        self.ingress = Ingress(
+            plan, self.fronts, self.compiled.entrances, self._failures, reporter, self.compiled.blocks
+        )
         self.schedule = Schedule(self.ingress, self.compiled, plan.segments, listener)
         entered = plan.segments.entered
         segment_of = (*entered, *self._failures.segments, *entered)
@@ -98,7 +100,10 @@ class Worker:
 
     # -- input -----------------------------------------------------------------------------------------------------
 
-    def admit(self, number: int, batch: Batch, at: float, policy: str = "fail") -> None:
+    # The promise may only wait for the rest of a block, and only until the caller knows of nothing more to admit now.
+    # Had every promise to wait for the end of a block, a job whose credit is smaller than a block would hang: the end
+    # is not admitted before the beginning is delivered, nor this delivered before it is promised.
+    def admit(self, number: int, batch: Batch, at: float, policy: str = "fail", *, more: bool = False) -> None:
         """Admit a batch of a front: give times, run the records, promise the next time.
 
         Args:
@@ -106,8 +111,10 @@ class Worker:
             batch: The batch that its reader returned.
             at: Arrival of the batch, on a monotonic clock in seconds.
             policy: Treatment of malformed records: "fail", "skip" or "dead_letter".
+            more: Whether more is admitted at once, or else `heartbeat`, `end_front` or `stop_front` called. Before a
+                scan the promise may then wait for it, see `Ingress.holds`.
         """
-        self.ingress.admit(number, batch, at, policy)
+        self.ingress.admit(number, batch, at, policy, more=more)
 
     def heartbeat(self, number: int) -> None:
         """Promise the next time of a front that has nothing to send now."""

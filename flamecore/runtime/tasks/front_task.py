@@ -37,6 +37,10 @@ _FEW: Final = 64
 """Records of a batch below which reading it costs more than a smaller round saves."""
 
 
+_HELD_S: Final = 0.1
+"""Most seconds that the promise of a batch waits for the rest of its block: others wait for it."""
+
+
 class Ended(Reader):
     """A reader of a partition that had ended before."""
 
@@ -78,7 +82,19 @@ class Reading:
         again: Whether a later run may give the unread records the same times: then outputs behind them are left to it.
     """
 
-    __slots__ = ("again", "deadline", "exhausted", "front", "limit", "policy", "read", "read_s", "reader")
+    __slots__ = (
+        "again",
+        "deadline",
+        "exhausted",
+        "front",
+        "held",
+        "held_since",
+        "limit",
+        "policy",
+        "read",
+        "read_s",
+        "reader",
+    )
 
     def __init__(
         self,
@@ -98,6 +114,10 @@ class Reading:
         """Seconds of reading. If a read may wait, they are not known: others work meanwhile."""
         self.read = 0
         """Number of records read."""
+        self.held = 0
+        """Number of records admitted and not promised."""
+        self.held_since = 0.0
+        """Time of the first of these."""
 
     def adapt(self, took_s: float, records: int) -> None:
         """Fit the limit to the last step, so that a costly flow does not delay others."""
@@ -227,6 +247,12 @@ class FrontTask:
             await asyncio.sleep(0)
             return
         self.held_back = len(self._left)
+        worker_task = self._worker_task
+        held = [front.number for front in self.fronts if worker_task.worker.ingress.holds(front.number)]
+        for number in held:  # room comes of what is delivered, and nothing is before it is promised
+            worker_task.worker.heartbeat(number)
+        if held:
+            worker_task.flush()
         for front in self.fronts:
             front.waits_since = None  # not for its source, so it is not idle
         self._woken.clear()
@@ -313,11 +339,22 @@ class FrontTask:
             if not reading.reader.waits:
                 reading.read_s += start - begun
             reading.read += len(batch.values)
-            self._worker_task.admit(front.number, batch, start, reading.policy)
+            more = self._may_hold(reading, len(batch.values) + len(batch.rejected), start)
+            self._worker_task.admit(front.number, batch, start, reading.policy, more=more)
             self._now = monotonic()
             reading.adapt(self._now - start, len(batch.values))
             self._limits[reading.front.name.source] = reading.limit
         return len(batch.values) + len(batch.rejected)
+
+    def _may_hold(self, reading: Reading, records: int, now: float) -> bool:
+        """Return whether the promise of a batch may wait for the next one; see `Worker.admit`."""
+        if reading.reader.waits:  # nobody knows how long it takes to read the next one
+            return False
+        if not self._worker_task.worker.ingress.holds(reading.front.number):
+            reading.held, reading.held_since = 0, now
+        reading.held += records
+        # Half of the credit, so that records are read while those before them are on their way.
+        return reading.held < self._room.most // 2 and now - reading.held_since < _HELD_S
 
 
 def _next_time(reading: Reading) -> int:

@@ -191,13 +191,15 @@ class WorkerTask:
                 return
             begun = now
 
-    def admit(self, number: int, batch: Batch, at: float, policy: str) -> None:
+    def admit(self, number: int, batch: Batch, at: float, policy: str, *, more: bool = False) -> None:
         """Admit records of a front it hosts, and send their outputs; see `Worker.admit`.
 
         Records of several fronts are sent together: small batches would cost a message each.
         """
         with self._working:
-            self.worker.admit(number, batch, at, policy)
+            self.worker.admit(number, batch, at, policy, more=more)
+            if more and self.worker.ingress.holds(number):
+                return  # nothing of it may leave before the rest has come
             if not self._several:
                 self.flush()
             elif self._soon is None:

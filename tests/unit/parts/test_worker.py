@@ -57,7 +57,7 @@ class Bench:
         self.plan = Plan(graph, names, JobSettings(**{"workers": workers, "owners": workers, **settings}))
         self.log = log or Log()
         fronts = [
-            Front(name, number, describe=lambda at: f"line {at}")
+            Front(name, number, clock=self.plan.settings.clock, describe=lambda at: f"line {at}")
             for number, name in enumerate(names, 1)
             if self.plan.host_of(number) == index
         ]
@@ -599,3 +599,78 @@ def test_without_the_barrier_a_failing_function_still_ends_the_job() -> None:
     bench.flush()
     ((_, failure),) = messages_to("out", bench.min_time(3)).failures
     assert failure.vertex == "check"
+
+
+# -- before a scan ----------------------------------------------------------------------------
+
+
+def scanning(*, dealt: bool = False) -> Bench:
+    made = fc.Flow("scan")
+    stream = made.source("numbers", int)
+    (stream.rebalance() if dealt else stream).map(abs).key_by(lambda n: n % 2).count(scan=True).sink("out")
+    return Bench(made.graph(), workers=2, clock="blocks")
+
+
+def admit_more(bench: Bench, *values: int) -> None:
+    bench.worker.admit(1, Batch(values, range(len(values))), 0.0, more=True)
+
+
+def sent_items(out: list[tuple[str, Any]]) -> list[Any]:
+    return [
+        payload for _, message in out if isinstance(message, Items) for piece in message.pieces for payload in piece[4]
+    ]
+
+
+@pytest.mark.parametrize("how", ["heartbeat", "end_front", "stop_front", "admit"])
+def test_a_block_is_told_in_one_total_however_its_front_goes_on(how: str) -> None:
+    bench = scanning()
+    admit_more(bench, 1, 2, 3)
+    admit_more(bench, 5)
+    assert sent_items(bench.flush()) == []
+    assert not [call for call in bench.log.taken() if call[0] == "heartbeat"]
+    assert bench.worker.ingress.holds(1)
+    if how == "admit":
+        bench.admit(7)
+    else:
+        getattr(bench.worker, how)(1)
+    assert not bench.worker.ingress.holds(1)
+    assert sent_items(bench.flush()) == [([1, 0], [4 if how == "admit" else 3, 1])]
+    calls = bench.log.taken()
+    promised = [call[2] for call in calls if call[0] == "heartbeat"]
+    assert set(promised) == {0x1005 if how == "admit" else 0x1004}
+    assert (("end", 1) in calls) is (how == "end_front")
+
+
+def test_the_end_of_a_block_is_promised_at_once() -> None:
+    bench = scanning()
+    admit_more(bench, *range(4095))
+    assert sent_items(bench.flush()) == []
+    admit_more(bench, 4095, 4096)
+    assert sent_items(bench.flush()) == [([0, 1], [2048, 2048])]
+    assert [call[1:] for call in bench.log.taken() if call[0] == "heartbeat"] == [(1, 1 << 32 | 0x1000)]
+    assert bench.worker.ingress.holds(1), "the next one has begun"
+
+
+def test_dealt_records_of_a_block_go_in_one_run() -> None:
+    bench = scanning(dealt=True)
+    bench.worker.admit(1, Batch([0] * 4096, range(4096)), 0.0)  # the first block, which goes to worker 1
+    bench.flush()
+    bench.log.taken()
+    ways = []
+    for _ in range(2):  # one of two blocks is dealt to the other worker
+        admit_more(bench, 1, 2)
+        admit_more(bench, 3)
+        first = bench.flush()
+        bench.worker.heartbeat(1)
+        then = bench.flush()
+        ways.append((sent_items(first), sent_items(then)))
+        admit_more(bench, *[0] * 4093)
+        bench.flush()
+    assert ways == [([], [([1, 0], [2, 1])]), ([], [1, 2, 3])]
+
+
+def test_nothing_waits_for_the_rest_of_a_block_where_nothing_scans() -> None:
+    bench = Bench(flow(keyed), workers=2, clock="blocks")
+    admit_more(bench, 1, 2)
+    assert not bench.worker.ingress.holds(1)
+    assert [call for call in bench.log.taken() if call[0] == "heartbeat"] == [("heartbeat", 1, 0x1002)]

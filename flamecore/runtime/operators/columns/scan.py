@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from contextlib import suppress
 from heapq import heappop, heappush
 from itertools import repeat
@@ -93,6 +93,7 @@ class ScanBuffer(ReorderBuffer):
         segment: Its segment, as for `ReorderBuffer`.
         key_of: Function of the key.
         send: Sends a partial total.
+        blocks: The blocks of which more items are about to come.
     """
 
     def __init__(
@@ -102,9 +103,10 @@ class ScanBuffer(ReorderBuffer):
         segment: int,
         key_of: Callable[[object], object],
         send: SendPartial,
+        blocks: Container[int] = (),
     ) -> None:
         super().__init__(name, operator, segment, advance=False)
-        self._scan, self._key_of, self._send = operator, key_of, send
+        self._scan, self._key_of, self._send, self._blocks = operator, key_of, send, blocks
         self._partials: list[tuple[bytes, int, Partial]] = []  # a heap of (place, arrival number, partial)
         self._arrived = 0
         self._block = -1  # of the keys that are noted and not sent
@@ -174,7 +176,10 @@ class ScanBuffer(ReorderBuffer):
         return self._partials[0][0] if waiting is None else min(waiting, self._partials[0][0])
 
     def drain(self, known: bytes, most: int = maxsize) -> None:
-        self._send_counted()
+        # The partial total of an open block waits for more, which costs one number for a key in place of several. The
+        # block is closed before its front promises more, so no minimum time passes what has not been sent.
+        if self._block not in self._blocks:
+            self._send_counted()
         super().drain(known, most)
         if not self.is_ready:
             self._add_before(known)

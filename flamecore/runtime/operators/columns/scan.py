@@ -21,12 +21,11 @@ from sys import maxsize
 from typing import Any
 
 from flamecore.abc.operator import Site
-from flamecore.model.batch import Orders
+from flamecore.model.batch import Orders, many_of
 from flamecore.model.clock import block_of
 from flamecore.model.drift import Drift
 from flamecore.model.hashing import check_key, check_keys, key_groups
 from flamecore.runtime.operators.drift import DriftOperator
-from flamecore.runtime.operators.keyed_state import ABSENT
 from flamecore.runtime.operators.reorder import ReorderBuffer
 
 Partial = tuple[Sequence[object], Sequence[int]]
@@ -57,10 +56,32 @@ class ScanOperator(DriftOperator):
     def add(self, place: bytes, partial: Partial) -> None:
         """Add a partial total of another worker, which covers all items up to a place."""
         keys, counts = partial
-        load, states = self.states.load, self.states.top
-        before: list[Any] = [state if (state := states.get(key, ABSENT)) is not ABSENT else load(key) for key in keys]
+        states: dict[Any, Any] = self.states.top
+        if not self._snapshots:
+            # In one pass of C: the state of a rare key is in no cache of the processor, and looked for once.
+            states.update(zip(keys, map(add, map(states.get, keys, repeat(0)), counts), strict=True))
+            self._latest = place
+            self.worked += len(keys)
+            return
+        load = self.states.load
+        before = [state if (state := states.get(key)) is not None else load(key) for key in keys]
         states.update(zip(keys, map(add, before, counts), strict=True))
         self._note([*repeat(place, len(keys))], 0, keys, keys, before)
+
+    # Items of a scan come in their order, and none is taken back: only snapshots need states as they were before.
+    def _note(
+        self,
+        orders: Orders,
+        trace: int,
+        payloads: Sequence[object],
+        keys: Sequence[object],
+        states: Sequence[object],
+    ) -> None:
+        if self._snapshots or not orders:
+            return super()._note(orders, trace, payloads, keys, states)
+        self._latest = orders[-1]
+        self.worked += len(orders)
+        return None
 
     def _own_names(self) -> None:
         """Add the new keys of own key groups to the names."""
@@ -107,6 +128,7 @@ class ScanBuffer(ReorderBuffer):
     ) -> None:
         super().__init__(name, operator, segment, advance=False)
         self._scan, self._key_of, self._send, self._blocks = operator, key_of, send, blocks
+        self._keys_of = many_of(key_of)
         self._partials: list[tuple[bytes, int, Partial]] = []  # a heap of (place, arrival number, partial)
         self._arrived = 0
         self._block = -1  # of the keys that are noted and not sent
@@ -145,7 +167,7 @@ class ScanBuffer(ReorderBuffer):
         """Note the keys of items; the operation reports those whose function fails."""
         count = len(self._keys)
         try:
-            self._keys += map(self._key_of, payloads)
+            self._keys += map(self._key_of, payloads) if self._keys_of is None else self._keys_of(payloads)
         except Exception:  # noqa: BLE001 - as above
             del self._keys[count:]
             for payload in payloads:
@@ -187,7 +209,9 @@ class ScanBuffer(ReorderBuffer):
     def _pass(self, trace: int, alive: bool, orders: Orders, payloads: Sequence[object]) -> None:
         start = 0
         while self._partials and self._partials[0][0] <= orders[-1]:
-            end = bisect_left(orders, self._partials[0][0], start)
+            place = self._partials[0][0]
+            # Before them all, as mostly, as nobody else has items of this block: a bisection spells out a dozen orders.
+            end = start if place < orders[start] else bisect_left(orders, place, start)
             if start < end:
                 super()._pass(trace, alive, orders[start:end], payloads[start:end])
             start = end

@@ -136,6 +136,14 @@ class Plan:
         """Return whether an operation's items stay in place, and workers exchange totals."""
         return vertex.scans and self.settings.clock == "blocks" and self.workers > 1
 
+    def exchanges_totals(self, vertex: Vertex) -> bool:
+        """Return whether workers need the totals of others for a scan.
+
+        All that comes of a labelled record is on one worker, so others have no items of its label: its states are in no
+        snapshot, and dropped with it.
+        """
+        return self.is_scan(vertex) and vertex.keeps_state
+
     def deals_blocks(self, vertex: Vertex) -> bool:
         """Return whether an operation behind a rebalance takes whole blocks of records.
 

@@ -236,7 +236,7 @@ class Compiler:
             early=early,
         )
         build = self.operators[kind]
-        if plan.is_scan(vertex):
+        if plan.exchanges_totals(vertex):
             own = [group for group, owner in enumerate(plan.owners_of(vertex)) if owner == self.worker]
             build = partial(ScanOperator, groups=own)
         operator = build(self.strict(vertex) if plan.settings.checks else vertex, site)
@@ -299,6 +299,8 @@ class Compiler:
             buffer = ReorderBuffer(vertex.name, operator, segment, advance=advance)
             self.compiled.waiting.append(buffer)
             way = Way(buffer.step, buffer.run)
+            if self.plan.is_scan(vertex):
+                return way
         else:
             way = self.cycles.before(vertex, way)
         if (by_key := self.cycles.keyed_way(vertex, strict, way)) is not None:

@@ -83,7 +83,15 @@ def dealt_in_part(*, scan: bool) -> fc.Flow:
     return flow
 
 
-FLOWS = [alone, before_a_state, twice, of_copies, dealt, dealt_in_part]
+def labelled(*, scan: bool) -> fc.Flow:
+    """Return a flow that counts the words of each line."""
+    flow = fc.Flow("labelled")
+    found = flow.source("a", str).merge(flow.source("b", str), flow.source("c", str)).label("line").flat_map(str.split)
+    found.key_by(lambda word: word, label="line").count(scan=scan).sink("counts")
+    return flow
+
+
+FLOWS = [alone, before_a_state, twice, of_copies, dealt, dealt_in_part, labelled]
 
 
 @pytest.fixture(autouse=True)

@@ -449,15 +449,26 @@ class KeyedStream(Generic[K, T]):
         )
         return self._stream._then(vertex, GenericAlias(tuple, (self._stream._type, ...)))
 
-    def reduce(self, function: Callable[[T, T], T], *, name: str | None = None) -> Stream[tuple[K, T]]:
-        """Combine the items of each key one by one; emit each update, (key, value)."""
+    def reduce(
+        self, function: Callable[[T, T], T], *, scan: bool = False, name: str | None = None
+    ) -> Stream[tuple[K, T]]:
+        """Combine the items of each key one by one; emit each update, (key, value).
+
+        Args:
+            function: (value, item) → new value. It must not change its arguments.
+            scan: Whether items stay on the workers where they are, as in `count`. The function has to be associative,
+                and not to fail: the sum of `float`, say, is not. A job on several workers in which it shows that the
+                function is not ends with an error.
+            name: Name of the operation.
+        """
         require_functions("reduce", self._stream._vertex, function)
 
         def accumulate(state: Any, item: T) -> Any:
             return item if state is MISSING else function(state, item)
 
         _of_user(accumulate, function)
-        return self._accumulate("reduce", name, function, accumulate, MISSING, self._stream._type, returned(function))
+        of, result = self._stream._type, returned(function)
+        return self._accumulate("reduce", name, function, accumulate, MISSING, of, result, scans=scan)
 
     def fold(self, initial: A, function: Callable[[A, T], A], *, name: str | None = None) -> Stream[tuple[K, A]]:
         """Fold the items of each key into a state; emit each update, (key, state).

@@ -238,7 +238,7 @@ class Compiler:
         build = self.operators[kind]
         if plan.exchanges_totals(vertex):
             own = [group for group, owner in enumerate(plan.owners_of(vertex)) if owner == self.worker]
-            build = partial(ScanOperator, groups=own)
+            build = partial(ScanOperator, groups=own, worker=self.worker)
         operator = build(self.strict(vertex) if plan.settings.checks else vertex, site)
         if isinstance(operator, BroadcastOperator) and not plan.settings.checks:
             self.choose(operator, ends)

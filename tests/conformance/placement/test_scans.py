@@ -83,15 +83,35 @@ def dealt_in_part(*, scan: bool) -> fc.Flow:
     return flow
 
 
+def reduced(*, scan: bool) -> fc.Flow:
+    """Return a flow with a function whose result shows the order of the items."""
+    flow = fc.Flow("reduced")
+    words(flow).map(lambda word: (word, 1)).key_by(lambda pair: pair[0]).reduce(joined, scan=scan).sink("joined")
+    return flow
+
+
+def joined(some: tuple[str, int], more: tuple[str, int]) -> tuple[str, int]:
+    return some[0] + more[0], some[1] + more[1]
+
+
+def reduced_and_dealt(*, scan: bool) -> fc.Flow:
+    flow = fc.Flow("reduced and dealt")
+    lengths = flow.source("a", str).rebalance().flat_map(str.split).map(lambda word: (word, len(word)))
+    lengths.map(str).merge(flow.source("b", str)).key_by(len).reduce(lambda a, b: a + b, scan=scan).sink("texts")
+    return flow
+
+
 def labelled(*, scan: bool) -> fc.Flow:
     """Return a flow that counts the words of each line."""
     flow = fc.Flow("labelled")
     found = flow.source("a", str).merge(flow.source("b", str), flow.source("c", str)).label("line").flat_map(str.split)
-    found.key_by(lambda word: word, label="line").count(scan=scan).sink("counts")
+    by_word = found.key_by(lambda word: word, label="line")
+    by_word.count(scan=scan).sink("counts")
+    by_word.reduce(lambda a, b: a + b, scan=scan).sink("words")
     return flow
 
 
-FLOWS = [alone, before_a_state, twice, of_copies, dealt, dealt_in_part, labelled]
+FLOWS = [alone, before_a_state, twice, of_copies, dealt, dealt_in_part, reduced, reduced_and_dealt, labelled]
 
 
 @pytest.fixture(autouse=True)
@@ -165,9 +185,67 @@ def test_values_that_are_no_keys_are_left_out_by_all() -> None:
         assert dict(found) == {word: count for word, count in whole.items() if word not in "fg"}
 
 
-def test_every_worker_has_all_totals_and_stores_its_own(tmp_path: Path) -> None:
+def reducing(function: Callable[[Any, Any], Any], made: Callable[[str], Any] = float) -> fc.Flow:
+    flow = fc.Flow("reducing")
+    numbers = flow.source("a", str).merge(flow.source("b", str)).map(made)
+    numbers.key_by(lambda number: 0).reduce(function, scan=True).sink("out")
+    return flow
+
+
+@pytest.mark.parametrize("on_error", ["fail", "skip"])
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (lambda a, b: a - b, "the total of some items makes"),
+        (lambda a, b: a + b, "the total of some items makes"),  # of floats
+        (lambda a, b: a + b if b < 1 else 1 / 0, "ZeroDivisionError"),
+    ],
+)
+def test_a_function_that_is_not_associative_ends_the_job(
+    function: Callable[[Any, Any], Any], says: str, on_error: str
+) -> None:
+    """Otherwise outputs would depend on the number of workers, and on how many records are read at once."""
+    BLOCK.set(5)
+    given = {"a": ["0.1", "0.2", "0.3", "0.7"] * 10, "b": ["0.3"] * 25}
+    flow = reducing(function)
+    for workers in (2, 3):
+        with pytest.raises(OperationError, match=says) as caught:
+            flow.run(given, workers=workers, settings={**BLOCKS, "job.on_error": on_error})
+        assert "has to be associative, and not to fail" in str(caught.value)
+    flow.run(given, workers=1, settings=BLOCKS)
+
+
+def test_a_function_that_fails_on_a_record_ends_the_job_there() -> None:
+    def largest(a: int, b: int) -> int:
+        if b == 7:
+            raise ValueError("seven")
+        return max(a, b)
+
+    BLOCK.set(5)
+    given = {"a": ["1"] * 12, "b": ["2"] * 4 + ["7"] + ["3"] * 9}
+    found = assert_deterministic(reducing(largest, int), given, seeds=range(8), settings=BLOCKS)["out"]
+    assert found == [(0, 1)] * 5 + [(0, 2)] * 4, "what comes before that record"
+    for workers in (1, 2, 3):
+        with pytest.raises(OperationError, match="seven") as caught:
+            reducing(largest, int).run(given, workers=workers, settings=BLOCKS)
+        assert "associative" not in str(caught.value)
+
+
+def test_largest_of_floats_is_associative() -> None:
+    BLOCK.set(5)
+    given = {"a": ["0.1", "0.2", "0.3", "0.7"] * 10, "b": ["0.3", "0.9"] * 12}
+    assert_deterministic(reducing(max), given, seeds=range(4), settings=BLOCKS)
+
+
+@pytest.mark.parametrize("how", ["count", "reduce"])
+def test_every_worker_has_all_totals_and_stores_its_own(tmp_path: Path, how: str) -> None:
     flow = fc.Flow("stored")
-    flow.source("lines", str).flat_map(str.split).key_by(lambda word: word).count(scan=True).sink("counts")
+    found = flow.source("lines", str).flat_map(str.split)
+    if how == "count":
+        found.key_by(lambda word: word).count(scan=True).sink("counts")
+    else:
+        ones = found.map(lambda word: (word, 1)).key_by(lambda pair: pair[0])
+        ones.reduce(lambda a, b: (a[0], a[1] + b[1]), scan=True).map(lambda pair: pair[1]).sink("counts")
     for number in range(3):
         (tmp_path / f"{number}.txt").write_text("a b c d e f g h\n" * 5, "utf-8")
     settings = {

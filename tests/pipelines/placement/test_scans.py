@@ -15,8 +15,6 @@ from textwrap import dedent
 
 import pytest
 
-pytestmark = pytest.mark.grpc
-
 APP = """
     import time
     from pathlib import Path
@@ -31,7 +29,7 @@ APP = """
 
 
     flow = fc.Flow("words")
-    flow.source("lines", str).flat_map(split).key_by(lambda word: word).count(scan=True).sink("counts")
+    words = flow.source("lines", str)
 """
 BLOCK, LINES, FILES = 4096, 5000, 3
 
@@ -40,32 +38,52 @@ def line(number: int) -> str:
     return f"w{number % 211} w{number % 7} w{number % 13}"
 
 
-def counts() -> Iterator[list[object]]:
+def counts(files: int) -> Iterator[list[object]]:
     """Yield what a plain loop makes of the files, which take turns by blocks."""
     found: Counter[str] = Counter()
     for start in range(0, LINES, BLOCK):
-        for file in range(FILES):
+        for file in range(files):
             for number in range(start, min(start + BLOCK, LINES)):
-                for word in line(number * FILES + file).split():
+                for word in line(number * files + file).split():
                     found[word] += 1
                     yield [word, found[word]]
 
 
-@pytest.mark.parametrize("workers", [2, 4])
-def test_a_killed_worker_does_not_show(tmp_path: Path, workers: int) -> None:
-    (tmp_path / "app.py").write_text(dedent(APP))
-    for file in range(FILES):
-        text = "".join(f"{line(number * FILES + file)}\n" for number in range(LINES))
+@pytest.mark.parametrize(
+    ("workers", "in_flight"), [(2, BLOCK), (4, BLOCK), (3, 100), (2, 8 * BLOCK)], ids=lambda number: f"{number}"
+)
+def test_a_killed_worker_does_not_show(tmp_path: Path, over: list[str], workers: int, in_flight: int) -> None:
+    """However few records of a block may be in flight."""
+    drawn = 'words.flat_map(split).key_by(lambda word: word).count(scan=True).sink("counts")'
+    play(tmp_path, drawn, FILES, workers, [*over, f"job.max_in_flight={in_flight}"])
+
+
+@pytest.mark.parametrize(("workers", "in_flight"), [(2, BLOCK), (3, 50)], ids=lambda number: f"{number}")
+def test_a_killed_worker_does_not_show_in_what_is_dealt(
+    tmp_path: Path, grpc: list[str], workers: int, in_flight: int
+) -> None:
+    drawn = """
+pairs = words.rebalance().flat_map(split).map(lambda word: (word, 1)).key_by(lambda pair: pair[0])
+pairs.reduce(lambda a, b: (a[0], a[1] + b[1]), scan=True).map(lambda found: found[1]).sink("counts")
+"""
+    play(tmp_path, drawn, 1, workers, [*grpc, f"job.max_in_flight={in_flight}"])
+
+
+def play(tmp_path: Path, drawn: str, files: int, workers: int, settings: list[str]) -> None:
+    """Run a flow, kill a worker in the midst of it, and compare its outputs with those of a plain loop."""
+    (tmp_path / "app.py").write_text(dedent(APP) + drawn)
+    for file in range(files):
+        text = "".join(f"{line(number * files + file)}\n" for number in range(LINES))
         (tmp_path / f"{file}.txt").write_text(text)
-    settings = ["transport.use=grpc", "job.clock=blocks", "source.lines.path=*.txt", "sink.counts.path=out.jsonl"]
-    settings += ["state.use=sqlite", "state.path=state", "state.interval_s=0.05", "job.max_in_flight=4096"]
+    settings = [*settings, "job.clock=blocks", "source.lines.path=*.txt", "sink.counts.path=out.jsonl"]
+    settings += ["state.use=sqlite", "state.path=state", "state.interval_s=0.05"]
     options = [part for setting in settings for part in ("--set", setting)]
     edges = ["--source", "lines=lines", "--sink", "counts=jsonl"]
     command = [sys.executable, "-m", "flamecore", "run", "app.py", "-q", "-w", f"{workers}", *edges, *options]
     out = tmp_path / "out.jsonl"
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as run:
         try:
-            while not (out.exists() and out.stat().st_size > 200_000) and run.poll() is None:
+            while not (out.exists() and out.stat().st_size > 60_000 * files) and run.poll() is None:
                 time.sleep(0.01)
             children = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
             assert children, "the job had ended before"
@@ -75,4 +93,4 @@ def test_a_killed_worker_does_not_show(tmp_path: Path, workers: int) -> None:
         finally:
             run.kill()
     assert run.returncode == 0, said
-    assert [json.loads(text) for text in out.read_text().splitlines()] == [*counts()]
+    assert [json.loads(text) for text in out.read_text().splitlines()] == [*counts(files)]

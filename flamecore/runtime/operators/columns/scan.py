@@ -10,10 +10,11 @@ Every worker has the totals of all keys. In a snapshot each has those of its own
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from contextlib import suppress
+from decimal import Decimal
 from heapq import heappop, heappush
 from itertools import repeat
 from operator import add
@@ -23,31 +24,40 @@ from typing import Any
 from flamecore.abc.operator import Site
 from flamecore.model.batch import Orders, many_of
 from flamecore.model.clock import block_of
-from flamecore.model.drift import Drift
+from flamecore.model.drift import MISSING, Drift
+from flamecore.model.failure import FlowMistake, describe, shorten_repr
 from flamecore.model.hashing import check_key, check_keys, key_groups
+from flamecore.model.meta import encode_child
 from flamecore.runtime.operators.drift import DriftOperator
+from flamecore.runtime.operators.keyed_state import ABSENT
 from flamecore.runtime.operators.reorder import ReorderBuffer
 
-Partial = tuple[Sequence[object], Sequence[int]]
-"""(keys, counts) of some items of one block."""
+Partial = tuple[Sequence[Any], Sequence[Any]]
+"""(keys, totals) of some items of one block."""
 
 SendPartial = Callable[[bytes, Partial], None]
 """Sends a partial total to all other workers: (place, partial)."""
 
 
 class ScanOperator(DriftOperator):
-    """A count whose state has the items of all workers.
+    """A count or reduce whose state has the items of all workers.
 
     Args:
-        vertex: The count.
+        vertex: The count or reduce.
         site: Its place on the worker.
         groups: Key groups whose totals this worker stores.
+        worker: Number of the worker.
     """
 
     whole = True
 
-    def __init__(self, vertex: Drift, site: Site, groups: Collection[int]) -> None:
+    def __init__(self, vertex: Drift, site: Site, groups: Collection[int], worker: int) -> None:
         super().__init__(vertex, site)
+        assert vertex.accumulate is not None
+        self._accumulate = vertex.accumulate
+        self.counts = vertex.initial is not MISSING  # others are reduces
+        self._suffix = encode_child(worker)
+        self._mistaken = False
         self.names: list[object] = []
         self._groups = frozenset(groups)
         self._own: set[object] = set()
@@ -56,17 +66,77 @@ class ScanOperator(DriftOperator):
     def add(self, place: bytes, partial: Partial) -> None:
         """Add a partial total of another worker, which covers all items up to a place."""
         keys, counts = partial
+        if not self.counts:
+            return self._combine(place, keys, counts)
         states: dict[Any, Any] = self.states.top
         if not self._snapshots:
             # In one pass of C: the state of a rare key is in no cache of the processor, and looked for once.
             states.update(zip(keys, map(add, map(states.get, keys, repeat(0)), counts), strict=True))
             self._latest = place
             self.worked += len(keys)
-            return
+            return None
         load = self.states.load
         before = [state if (state := states.get(key)) is not None else load(key) for key in keys]
         states.update(zip(keys, map(add, before, counts), strict=True))
+        return self._note([*repeat(place, len(keys))], 0, keys, keys, before)
+
+    def _combine(self, place: bytes, keys: Sequence[Any], totals: Sequence[Any]) -> None:
+        accumulate, states = self._accumulate, self.states.top
+        before = self.states_of(keys)
+        for key, state, total in zip(keys, before, totals, strict=True):
+            try:
+                states[key] = accumulate(state, total)
+            except Exception as error:  # noqa: BLE001 - as it should on one of the items of the total
+                self.refuse(place, total, f"it fails on a total of several items: {describe(error)}")
         self._note([*repeat(place, len(keys))], 0, keys, keys, before)
+
+    def states_of(self, keys: Sequence[Any]) -> list[Any]:
+        """Return the states of keys; some may be new."""
+        states, load = self.states.top, self.states.load
+        return [state if (state := states.get(key, ABSENT)) is not ABSENT else load(key) for key in keys]
+
+    def accumulate_at(self, order: bytes) -> Callable[[Any, Any], object]:
+        """Return the function that adds an item to a total."""
+        strict = self._strict_accumulate if self._early and order < self._early[0] else None
+        return strict or self._accumulate
+
+    # The totals of a worker are what all others know of its items. Were they not what its own items have made of its
+    # states, the outputs would depend on where blocks are, and on how many records are read at once.
+    def verify(self, place: bytes, before: Sequence[Any], partial: Partial) -> None:
+        """Compare the states behind some items with those that other workers make of their totals.
+
+        Args:
+            place: Order of the last of the items.
+            before: State of each key before them.
+            partial: Their totals.
+        """
+        accumulate = self._accumulate
+        for key, state, total in zip(partial[0], before, partial[1], strict=True):
+            after = self.states.get(key)
+            try:
+                found = accumulate(state, total)
+                if _are_alike(found, after):
+                    continue
+                wrong = f"the total of some items makes {shorten_repr(found)} of {shorten_repr(state)}"
+                wrong += f", and the items one by one make {shorten_repr(after)}"
+            except Exception as error:  # noqa: BLE001 - of the user's function, or of a comparison
+                wrong = f"it fails on a total of several items: {describe(error)}"
+            self.refuse(place, total, wrong)
+
+    def refuse(self, order: bytes, payload: object, wrong: str) -> None:
+        """End the job at an item, since the function cannot scan.
+
+        Args:
+            order: Order of the item.
+            payload: Item or total that shows it.
+            wrong: How it shows.
+        """
+        if self._mistaken:
+            return
+        self._mistaken = True
+        # Behind the item, and apart from what other workers find there: the function may fail on the item, too.
+        text = f"{wrong}; the function of a scan has to be associative, and not to fail"
+        self._fail(order + self._suffix, 0, True, payload, FlowMistake(text))
 
     # Items of a scan come in their order, and none is taken back: only snapshots need states as they were before.
     def _note(
@@ -133,7 +203,10 @@ class ScanBuffer(ReorderBuffer):
         self._arrived = 0
         self._block = -1  # of the keys that are noted and not sent
         self._keys: list[object] = []
+        self._totals: dict[Any, Any] = {}
         self._last = b""
+        self._sent: list[tuple[bytes, int, Partial]] = []  # the same as above, of own items that are to be verified
+        self._before: list[Any] | None = None  # the states before those of the first of them, if some have passed
 
     # -- input -------------------------------------------------------------------------------------------------------
 
@@ -159,12 +232,15 @@ class ScanBuffer(ReorderBuffer):
             if block != self._block:
                 self._send_counted()
                 self._block = block
-            self._note_keys(payloads[start:end] if end - start < count else payloads)
+            whole = end - start == count
+            self._note_keys(orders if whole else orders[start:end], payloads if whole else payloads[start:end])
             self._last = max(self._last, orders[end - 1])
             start = end
 
-    def _note_keys(self, payloads: Sequence[object]) -> None:
+    def _note_keys(self, orders: Orders, payloads: Sequence[object]) -> None:
         """Note the keys of items; the operation reports those whose function fails."""
+        if not self._scan.counts:
+            return self._total(orders, payloads)
         count = len(self._keys)
         try:
             self._keys += map(self._key_of, payloads) if self._keys_of is None else self._keys_of(payloads)
@@ -173,11 +249,29 @@ class ScanBuffer(ReorderBuffer):
             for payload in payloads:
                 with suppress(Exception):
                     self._keys.append(self._key_of(payload))
+        return None
+
+    def _total(self, orders: Orders, payloads: Sequence[object]) -> None:
+        """Add items to the totals of their keys."""
+        totals, key_of = self._totals, self._key_of
+        accumulate = self._scan.accumulate_at(orders[0])
+        for place, payload in enumerate(payloads):
+            try:
+                key = key_of(payload)
+                before = totals.get(key, MISSING)
+            except Exception:  # noqa: BLE001 - as above
+                continue
+            try:
+                totals[key] = accumulate(before, payload)
+            except Exception as error:  # noqa: BLE001 - the operation reports it, too, if it fails on the state
+                self._scan.refuse(orders[place], payload, f"it fails on an item: {describe(error)}")
 
     def _send_counted(self) -> None:
         """Send the counts of the keys noted, of which all are of one block."""
         keys, place = self._keys, self._last
         self._keys, self._last = [], b""
+        if self._totals:
+            self._send_totals(place)
         if not keys:
             return
         try:
@@ -187,6 +281,19 @@ class ScanBuffer(ReorderBuffer):
             counted = Counter(filter(_is_key, keys))
         if counted:
             self._send(place, ([*counted], [*counted.values()]))
+
+    def _send_totals(self, place: bytes) -> None:
+        """Send the totals of items of one block, and note them to be verified."""
+        totals, self._totals = self._totals, {}
+        try:
+            check_keys(totals)
+        except Exception:  # noqa: BLE001 - as above
+            totals = {key: total for key, total in totals.items() if _is_key(key)}
+        if totals:
+            partial = ([*totals], [*totals.values()])
+            self._send(place, partial)
+            self._arrived += 1
+            heappush(self._sent, (place, self._arrived, partial))
 
     # -- output ------------------------------------------------------------------------------------------------------
 
@@ -213,18 +320,57 @@ class ScanBuffer(ReorderBuffer):
             # Before them all, as mostly, as nobody else has items of this block: a bisection spells out a dozen orders.
             end = start if place < orders[start] else bisect_left(orders, place, start)
             if start < end:
-                super()._pass(trace, alive, orders[start:end], payloads[start:end])
+                self._pass_verified(trace, alive, orders[start:end], payloads[start:end])
             start = end
             self._add_before(orders[start])
         if start:
             orders, payloads = orders[start:], payloads[start:]
-        super()._pass(trace, alive, orders, payloads)
+        self._pass_verified(trace, alive, orders, payloads)
+
+    def _pass_verified(self, trace: int, alive: bool, orders: Orders, payloads: Sequence[object]) -> None:
+        """Pass items, and verify their totals with the last item of each."""
+        start = 0
+        while self._sent and start < len(orders):
+            place, _, partial = self._sent[0]
+            if self._before is None:
+                self._before = self._scan.states_of(partial[0])
+            end = len(orders) if place >= orders[-1] else bisect_right(orders, place, start)
+            if start < end:
+                super()._pass(trace, alive, orders[start:end], payloads[start:end])
+            start = end
+            if place <= orders[end - 1] or start < len(orders):
+                heappop(self._sent)
+                self._scan.verify(place, self._before, partial)
+                self._before = None
+        if start:
+            orders, payloads = orders[start:], payloads[start:]
+        if orders:
+            super()._pass(trace, alive, orders, payloads)
 
     def _add_before(self, order: bytes) -> None:
         """Add the partial totals below an order."""
         while self._partials and self._partials[0][0] < order:
             place, _, partial = heappop(self._partials)
             self._scan.add(place, partial)
+
+
+def _are_alike(one: Any, other: Any) -> bool:
+    """Return whether two values are equal in a way that outputs show.
+
+    >>> _are_alike((1, "a"), (1, "a"))
+    True
+    >>> _are_alike(0.0, -0.0), _are_alike((1,), (True,)), _are_alike(Decimal("1.0"), Decimal("1.00"))
+    (False, False, False)
+    """
+    if one is other:
+        return True
+    if type(one) is not type(other):
+        return False
+    if type(one) is tuple:
+        return len(one) == len(other) and all(map(_are_alike, one, other))
+    if type(one) in (float, complex, Decimal):
+        return repr(one) == repr(other)
+    return bool(one == other)
 
 
 def _is_key(value: Any) -> bool:

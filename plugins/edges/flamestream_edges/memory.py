@@ -39,8 +39,7 @@ class _Counted(Reader):
     def batch(self, values: Sequence[Any]) -> Batch:
         positions = range(self.next, self.next + len(values))
         self.next = positions.stop
-        # Mostly all are of a declared class: checking the set of classes is enough.
-        if self._type is object or self._classes.issuperset(map(type, values)) or all(map(self._fits, values)):
+        if self._type is object or self._are_declared(values) or all(map(self._fits, values)):
             return Batch(values, positions)
         kept = [(at, value) for at, value in zip(positions, values, strict=True) if self._fits(value)]
         rejected = [
@@ -49,6 +48,12 @@ class _Counted(Reader):
             if not self._fits(value)
         ]
         return Batch([value for _, value in kept], [at for at, _ in kept], rejected)
+
+    def _are_declared(self, values: Sequence[Any]) -> bool:
+        """Return whether all values are of a declared class."""
+        # Mostly all are of one class: to count it takes two thirds of the time of looking each of them up.
+        kinds = list(map(type, values))
+        return (kinds.count(kinds[0]) == len(kinds) and kinds[0] in self._classes) or self._classes.issuperset(kinds)
 
     def describe(self, position: int) -> str:
         return f"value {position + 1} of {self.source}"

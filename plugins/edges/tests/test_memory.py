@@ -193,3 +193,26 @@ def test_the_sink_fills_the_list_it_is_given() -> None:
     assert own.values == [3]
     with pytest.raises(SinkError, match="a tuple is given to take the outputs"):
         MemorySink(None, EdgeContext("out", given=()))
+
+
+@pytest.mark.parametrize(
+    ("given", "fitting"),
+    [
+        ([1, 2, 3], [1, 2, 3]),
+        ([1, "a", 2], [1, "a", 2]),
+        ([1.5, 2.5], []),
+        ([1, "a", 2.5, None], [1, "a"]),
+        ([True, 1], [True, 1]),
+    ],
+)
+def test_values_of_other_classes_than_declared_are_malformed(given: list[Any], fitting: list[Any]) -> None:
+    context = EdgeContext("numbers", given=given, type=int | str)
+
+    async def run() -> None:
+        reader = await MemorySource(None, context).open("")
+        batch = await reader.read(10)
+        assert batch is not None
+        assert list(batch.values) == fitting
+        assert [rejected.raw for rejected in batch.rejected] == [value for value in given if value not in fitting]
+
+    asyncio.run(run())

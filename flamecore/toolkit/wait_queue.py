@@ -20,13 +20,16 @@ class WaitQueue(Generic[T]):
 
     The caller that makes room also hands over (`admit`), so that nothing can come between a sender's turn and its
     message.
+
+    Attributes:
+        waiting: The waiting senders. Whether there are any is asked with each message: a call for it is a cost.
     """
 
     def __init__(self) -> None:
-        self._queue: deque[tuple[asyncio.Future[None], T]] = deque()
+        self.waiting: deque[tuple[asyncio.Future[None], T]] = deque()
 
     def __bool__(self) -> bool:
-        return bool(self._queue)
+        return bool(self.waiting)
 
     async def wait(self, thing: T, limit_s: float | None = None) -> None:
         """Wait until a thing has been handed over.
@@ -40,15 +43,15 @@ class WaitQueue(Generic[T]):
             FlameError: The thing cannot be, or will never be, handed over.
         """
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiting = (turn, thing)
-        self._queue.append(waiting)
+        entry = (turn, thing)
+        self.waiting.append(entry)
         try:
             async with asyncio.timeout(limit_s):
                 await turn
         finally:
             # Also if it was cancelled: a thing whose sender has gone must not be handed over.
-            if waiting in self._queue:
-                self._queue.remove(waiting)
+            if entry in self.waiting:
+                self.waiting.remove(entry)
 
     async def send(self, message: T, limit_s: float, *, sender: str, receiver: str, unread: Callable[[], str]) -> None:
         """Wait until a message has been handed over.
@@ -82,8 +85,8 @@ class WaitQueue(Generic[T]):
             fits: Function that returns whether there is room for one more.
             take: Function that takes the next thing. Its sender gets an error of it.
         """
-        while self._queue and fits():
-            turn, thing = self._queue.popleft()
+        while self.waiting and fits():
+            turn, thing = self.waiting.popleft()
             if turn.done():
                 continue
             try:
@@ -103,13 +106,13 @@ class WaitQueue(Generic[T]):
             The number of senders that got an error.
         """
         told, kept = 0, []
-        while self._queue:
-            turn, thing = self._queue.popleft()
+        while self.waiting:
+            turn, thing = self.waiting.popleft()
             reason = error(thing)
             if reason is None:
                 kept.append((turn, thing))
             elif not turn.done():
                 turn.set_exception(reason)
                 told += 1
-        self._queue.extend(kept)
+        self.waiting.extend(kept)
         return told

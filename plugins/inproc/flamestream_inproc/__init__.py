@@ -38,6 +38,7 @@ class InprocEndpoint(Endpoint):
         self._transport = transport
         self._queue: deque[Delivery] = deque()
         self._closed = False
+        self._loop = asyncio.get_running_loop()
         # Not an event: to wait for one takes a coroutine and a queue besides the future, for each message.
         self._receiver: asyncio.Future[None] | None = None
         self._senders: WaitQueue[Delivery] = WaitQueue()
@@ -57,7 +58,7 @@ class InprocEndpoint(Endpoint):
         peer = None if self._closed else transport.endpoints.get(to)
         if peer is None:
             peer = self._peer(to)
-        if peer._senders or len(peer._queue) >= transport.options.room:
+        if peer._senders.waiting or len(peer._queue) >= transport.options.room:
             return False
         peer._take(Delivery(self.address, transport.copy(message)))
         return True
@@ -70,8 +71,9 @@ class InprocEndpoint(Endpoint):
 
     def _take(self, delivery: Delivery) -> None:
         self._queue.append(delivery)
-        if self._receiver is not None:
-            self._wake()
+        receiver = self._receiver
+        if receiver is not None and not receiver.done():
+            receiver.set_result(None)
 
     def receive_nowait(self) -> Delivery | None:
         if self._closed:
@@ -79,7 +81,7 @@ class InprocEndpoint(Endpoint):
         if not self._queue:
             return None
         delivery = self._queue.popleft()
-        if self._senders:
+        if self._senders.waiting:
             self._make_room()
         return delivery
 
@@ -87,13 +89,17 @@ class InprocEndpoint(Endpoint):
         self._senders.admit(lambda: len(self._queue) < self._transport.options.room, self._queue.append)
 
     async def receive(self) -> Delivery:
-        while (delivery := self.receive_nowait()) is None:
-            self._receiver = asyncio.get_running_loop().create_future()
+        while True:
+            if self._queue or self._closed:
+                delivery = self.receive_nowait()
+                assert delivery is not None
+                return delivery
+            # Not by `create_future` of the running loop: each look-up of that asks the system for the process.
+            self._receiver = asyncio.Future(loop=self._loop)
             try:
                 await self._receiver
             finally:
                 self._receiver = None
-        return delivery
 
     def _wake(self) -> None:
         if self._receiver is not None and not self._receiver.done():

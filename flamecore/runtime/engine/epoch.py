@@ -196,7 +196,7 @@ class Epoch:
                 elif completion.failing and not told and (error := completion.expected) is not None:
                     told = True
                     failing(error)
-            if completion.stored > self.plan.start:
+            if not self.first_delivery.seen and completion.stored > self.plan.start:
                 self.first_delivery.note()
             delivery = await sender.endpoint.receive()
             if not door.admits(*delivery):

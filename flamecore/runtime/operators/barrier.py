@@ -20,8 +20,8 @@ from flamecore.model.batch import Orders, concat, joined
 from flamecore.model.meta import Meta, decode_time, encode_time
 from flamecore.model.vertices import Sink
 
-Held = tuple[Orders, int, Sequence[Any]]
-"""(orders, trace, payloads): a run."""
+Held = tuple[bytes, bytes, Orders, int, Sequence[Any]]
+"""(first order, last order, orders, trace, payloads): a run. Its ends are looked at often, and may be packed."""
 
 _ORDER: Final = itemgetter(0)
 
@@ -64,11 +64,13 @@ class Barrier(OutputBuffer):
 
     def run(self, orders: Orders, trace: int, payloads: Sequence[object]) -> None:
         """Buffer several live items of one trace, in ascending order."""
-        if orders[0] <= self._latest:
+        first, last = orders[0], orders[-1]
+        if first <= self._latest:
             self._crossed = True
         # The last order, not the last run's: a long run may reach beyond one that came after it.
-        self._latest = max(self._latest, orders[-1])
-        self._runs.append((orders, trace, payloads))
+        if last > self._latest:
+            self._latest = last
+        self._runs.append((first, last, orders, trace, payloads))
 
     def _buffer(self, orders: Orders, trace: int, payloads: Sequence[object]) -> None:
         for order, payload in zip(orders, payloads, strict=True):
@@ -77,11 +79,11 @@ class Barrier(OutputBuffer):
     def _buffer_all(self) -> None:
         """Move the items of all runs to `_buffered`, where each can be found."""
         while self._runs:
-            self._buffer(*self._runs.popleft())
+            self._buffer(*self._runs.popleft()[2:])
         self._crossed = False
 
     def __len__(self) -> int:
-        return sum(len(orders) for orders, _, _ in self._runs) + len(self._buffered) + len(self._twins)
+        return sum(len(orders) for _, _, orders, _, _ in self._runs) + len(self._buffered) + len(self._twins)
 
     def _insert_twin(self, order: bytes, trace: int, payload: object) -> None:
         if self._buffered[order][0] == trace or (order, trace) in self._twins:
@@ -167,11 +169,11 @@ class Barrier(OutputBuffer):
         runs = self._runs
         places: list[Orders] = []
         parts: list[Sequence[object]] = []
-        while runs and runs[0][0][0] < limit:
-            orders, trace, payloads = runs.popleft()
-            if orders[-1] >= limit:
+        while runs and runs[0][0] < limit:
+            _, last, orders, trace, payloads = runs.popleft()
+            if last >= limit:
                 end = bisect_left(orders, limit)
-                runs.appendleft((orders[end:], trace, payloads[end:]))
+                runs.appendleft((orders[end], last, orders[end:], trace, payloads[end:]))
                 orders, payloads = orders[:end], payloads[:end]
             places.append(orders)
             parts.append(payloads)
@@ -187,13 +189,14 @@ class Barrier(OutputBuffer):
         batch: list[tuple[bytes, object]] = []
         rest: deque[Held] = deque()
         self._latest, self._crossed = b"", False
-        for orders, trace, payloads in self._runs:
-            end = bisect_left(orders, limit) if orders[-1] >= limit else len(orders)
+        for _, last, orders, trace, payloads in self._runs:
+            end = bisect_left(orders, limit) if last >= limit else len(orders)
             batch += zip(orders[:end], payloads, strict=False)
             if end < len(orders):
-                self._crossed |= orders[end] <= self._latest
-                self._latest = max(self._latest, orders[-1])
-                rest.append((orders[end:], trace, payloads[end:]))
+                first = orders[end]
+                self._crossed |= first <= self._latest
+                self._latest = max(self._latest, last)
+                rest.append((first, last, orders[end:], trace, payloads[end:]))
         batch.sort(key=_ORDER)  # the sort detects runs, so it is a merge
         released = list(map(_ORDER, batch))
         if any(map(eq, released, released[1:])):

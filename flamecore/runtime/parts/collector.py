@@ -112,25 +112,26 @@ class Collector:
             failure = first_failure(self._failures, encode_time(self.time))
             reached = self.time if failure is None else failure.at.time
             return self._complete(reached, orders, payloads, failure, reached)
-        last = orders[-1] if orders else b""
+        until = _end_time(orders[-1] if orders else b"")
         # A single worker's release below its time is complete as it is.
-        if len(self._through) > 1 or self._pending[0] or (last and last >= encode_time(time)):
+        if len(self._through) > 1 or self._pending[0] or until > time:
             if orders:
                 self._pending[message.worker].append((orders, payloads))
             if time <= self.time:
                 return None
             orders, payloads, last = self._take(time)
+            until = _end_time(last)
         self.time = time
-        failure = first_failure(self._failures, encode_time(time))
-        reached = time if failure is None else failure.at.time
+        # Nothing is looked for where nothing has failed, and nothing was delivered before: this is done for each batch.
+        failure = first_failure(self._failures, encode_time(time)) if self._failures else None
         start = bisect_left(orders, encode_time(self.delivered_up_to)) if self.delivered_up_to > MIN_TIME else 0
-        end = end_of(orders, failure)
         # Outputs that the sink has already are cut off here, by time, and not at the workers: only the sink knows, when
         # it is opened, up to which time it has them.
-        if start or end < len(orders):
+        if start or failure is not None:
+            end = end_of(orders, failure)
             orders, payloads = orders[start:end], payloads[start:end]
-            last = orders[-1] if orders else b""
-        return self._complete(reached, orders, payloads, failure, decode_time(last) + 1 if last else MIN_TIME)
+            until = _end_time(orders[-1] if orders else b"")
+        return self._complete(time if failure is None else failure.at.time, orders, payloads, failure, until)
 
     def _complete(
         self, time: int, orders: Orders, payloads: Sequence[object], failure: Failure | None, until: int
@@ -190,6 +191,11 @@ class Collector:
         if looked_at:  # payloads are sorted already
             ordered.sort()
         return ordered, values, last
+
+
+def _end_time(last: bytes) -> int:
+    """Return the time right behind the last order; `MIN_TIME` if that is empty."""
+    return decode_time(last) + 1 if last else MIN_TIME
 
 
 def _share_an_order(runs: Sequence[Orders]) -> bool:

@@ -95,8 +95,7 @@ class Completion:
         A rear that is not behind the failed operation goes past the record. A rear that has reached another failed
         record stops there, which is not before the first one.
         """
-        first = self._first
-        if first is None:
+        if not self._reached or (first := self._first) is None:
             return None
         left = (time for rear, time in self._stored.items() if rear not in self._reached)
         return first.raised() if all(time > first.at.time for time in left) else None

@@ -65,7 +65,7 @@ class Failures:
     @property
     def is_empty(self) -> bool:
         """Return whether no failure is held here."""
-        return not any(self._barriers.values())
+        return not self._barriers or not any(self._barriers.values())
 
     def malformed(self, source: str, order: bytes, failure: Failure) -> None:
         """Take a malformed record of a front that is hosted here."""
@@ -117,7 +117,7 @@ class Failures:
 
         They were released since the last call.
         """
-        return sorted(self._ending.pop(rear, ()), key=itemgetter(0))
+        return sorted(self._ending.pop(rear, ()), key=itemgetter(0)) if self._ending else []
 
     def _rears_behind(self, vertex: Vertex) -> list[str]:
         """Return the rears that outputs of a vertex reach; all get dead letters."""

@@ -374,7 +374,7 @@ class Front:
     @property
     def most(self) -> int | None:
         """Return the most records that may be stamped at once; None: no limit."""
-        left = self.times_left
+        left = None if self._earlier is None else self._earlier.count
         return self._clock.left(self.next_time) if left is None else left
 
     def stamp(self, positions: Sequence[object], at: float) -> int:

@@ -212,7 +212,8 @@ class Worker:
 
         None means that nothing waits; 0.0 that items are ready now.
         """
-        return 0.0 if self.schedule.is_ready() else self._hand_overs.due()
+        schedule = self.schedule
+        return 0.0 if schedule.has_steps and schedule.is_ready() else self._hand_overs.due()
 
     def close(self) -> None:
         """Close the works of ordered operations; a second call does nothing.

@@ -28,8 +28,10 @@ class DeliveryTimes:
 
     def note(self, word: Delivered, now: float) -> None:
         """Record the deliveries of a report that arrived at `now`, in monotonic seconds."""
-        steps = word.steps or ((word.time, 0.0),)
-        self._steps[word.rear].extend([(time, now - ago) for time, ago in steps])
+        if word.steps:
+            self._steps[word.rear].extend([(time, now - ago) for time, ago in word.steps])
+        else:
+            self._steps[word.rear].append((word.time, now))
 
     def until(self, delivered: int) -> list[tuple[int, float]]:
         """Return the steps of delivery up to `delivered`, and forget them.
@@ -41,6 +43,11 @@ class DeliveryTimes:
         """
         rears = self._steps.values()
         found = []
+        if len(rears) == 1:  # as mostly: it waits for no other
+            (steps,) = rears
+            while steps and steps[0][0] <= delivered:
+                found.append(steps.popleft())
+            return found
         # Between two such times nothing was delivered, so records share the moment of the next one.
         limits = {time for steps in rears for time, _ in steps if time <= delivered}
         for limit in sorted(limits):

@@ -7,7 +7,7 @@ more than a small batch does. Any other has a task of its own, since a read may 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from itertools import chain
 from typing import Final
 
@@ -163,6 +163,7 @@ class FrontTask:
         self.held_back = 0
         """Number of fronts, while all of them wait for credit."""
         self._woken = asyncio.Event()
+        self._time = monotonic
         self._now = 0.0  # time at the end of the last read, which the event loop is not asked for again
 
     def counts(self) -> NodeStats:
@@ -186,6 +187,7 @@ class FrontTask:
             SourceError: A partition cannot be read, or its reader does not stop.
         """
         worker_task = self._worker_task
+        self._time = asyncio.get_running_loop().time  # looked up once, and not for each batch
         if self._late:  # fronts may begin at a later time than others, and have no room until these have gone on
             for front in self.fronts:
                 worker_task.worker.heartbeat(front.number)
@@ -260,19 +262,22 @@ class FrontTask:
         self.held_back = 0
 
     def _may_read(self) -> bool:
-        return any(self._has_room(group) for group in self._groups if group)
+        for group in self._groups:  # noqa: SIM110 - for each batch, in which a generator is a cost
+            if group and self._has_room(group):
+                return True
+        return False
 
     # Of partitions whose records wait for each other, all others wait for the one that is furthest behind, and that
     # never waits for them. A round for any with room would read from some of many files, and the next from the others,
     # each in smaller batches that the merge then cuts.
-    def _has_room(self, group: Iterable[Reading]) -> bool:
+    def _has_room(self, group: Collection[Reading]) -> bool:
         """Return whether the partition that is furthest behind has room for a batch."""
-        reading = min(group, key=_next_time)
+        reading = min(group, key=_next_time) if len(group) > 1 else next(iter(group))
         return reading.exhausted or self._room.has_room(reading.front.number, reading.limit)
 
     async def _read_round(self) -> None:
         """Read a batch of each partition of a group that has room; end those that are exhausted."""
-        turn = self._now = monotonic()
+        turn = self._now = self._time()
         most = max(_MOST // len(self._left), _FEW)
         ended = []
         for reading in chain.from_iterable([group for group in self._groups if group and self._has_room(group)]):
@@ -282,7 +287,7 @@ class FrontTask:
             # keep the loop for a whole round.
             if turn < self._now - _STEP_S:
                 await asyncio.sleep(0)
-                turn = self._now = monotonic()
+                turn = self._now = self._time()
             self._current = reading
             # Partitions that are read one after the other need not find out each for itself.
             if not reading.read:
@@ -320,8 +325,8 @@ class FrontTask:
             reading.exhausted = True
             return 0
         if reading.reader.waits and front.waits_since is None:
-            front.waits_since = monotonic()
-        begun = monotonic() if reading.reader.waits else self._now
+            front.waits_since = self._time()
+        begun = self._time() if reading.reader.waits else self._now
         try:
             batch = await reading.reader.read(limit if left is None else min(limit, left))
         finally:
@@ -335,13 +340,13 @@ class FrontTask:
             reading.exhausted = not self._given_up
             return 0
         if not self._given_up:
-            start = monotonic()
+            start = self._time()
             if not reading.reader.waits:
                 reading.read_s += start - begun
             reading.read += len(batch.values)
             more = self._may_hold(reading, len(batch.values) + len(batch.rejected), start)
             self._worker_task.admit(front.number, batch, start, reading.policy, more=more)
-            self._now = monotonic()
+            self._now = self._time()
             reading.adapt(self._now - start, len(batch.values))
             self._limits[reading.front.name.source] = reading.limit
         return len(batch.values) + len(batch.rejected)

@@ -71,10 +71,10 @@ class ReturnedCredit:
         self._seen = MIN_TIME
         self._noted = False
 
-    def note(self, word: Delivered) -> None:
-        """Note the times of the deliveries that a rear reports."""
+    def note(self, word: Delivered, now: float) -> None:
+        """Note the times of the deliveries that a rear reports at `now`."""
         self._noted = True
-        self._times.note(word, monotonic())
+        self._times.note(word, now)
 
     def release(self) -> None:
         """Return the credit of records that all rears have delivered since the last call."""
@@ -112,6 +112,7 @@ class WorkerTask:
         """Numbers of the fronts being read."""
         self._several = len(worker.fronts) > 1
         self._soon: asyncio.Handle | None = None
+        self._time = monotonic
         worker.schedule.step_items = _FEWEST_ITEMS
         self._timer: asyncio.TimerHandle | None = None
         dealing = worker.compiled.shares is not None
@@ -145,13 +146,17 @@ class WorkerTask:
             if index != self.worker.index:
                 self.sender.send(f"worker/{index}", Items([], ()))
 
-    def flush(self) -> None:
-        """Send the worker's messages, and schedule the next flush when it is due."""
-        time = asyncio.get_running_loop().time
-        now = time()
+    def flush(self, now: float | None = None) -> None:
+        """Send the worker's messages, and schedule the next flush when it is due.
+
+        Args:
+            now: Time of the event loop, if the caller has just asked for it.
+        """
+        if now is None:
+            now = self._time()
         worker = self.worker
         if worker.schedule.has_steps:
-            self._step(now, time)
+            self._step(now)
         outgoing = worker.flush(now, stepped=True)
         self.sender.send_all(self._sent(outgoing) if self.partitions else outgoing)
         if self.snapshots is not None:
@@ -177,9 +182,9 @@ class WorkerTask:
                 partition.put(message)
         return rest
 
-    def _step(self, start: float, time: Callable[[], float]) -> None:
+    def _step(self, start: float) -> None:
         """Run waiting items, within the time of a step, in which others wait."""
-        schedule, begun = self.worker.schedule, start
+        schedule, begun, time = self.worker.schedule, start, self._time
         while True:
             more = schedule.step()
             now = time()
@@ -224,7 +229,8 @@ class WorkerTask:
 
     async def run(self) -> None:
         """Run until cancelled."""
-        endpoint, plain, time = self.sender.endpoint, self.door.plain, asyncio.get_running_loop().time
+        endpoint, plain = self.sender.endpoint, self.door.plain
+        time = self._time = asyncio.get_running_loop().time  # looked up once, and not for each flush
         while True:
             delivery: Delivery | None = await endpoint.receive()
             now = time()
@@ -240,18 +246,18 @@ class WorkerTask:
                     # The look-up saves a call: with one record a message, asking whom a message is for is a cost that
                     # one can measure.
                     if type(delivery.message) in plain or self.door.admits(*delivery):
-                        self._handle(delivery)
+                        self._handle(delivery, now)
                     due = due or type(delivery.message) is not Delivered
                     taken += 1
                     now = time()
                     delivery = endpoint.receive_nowait() if taken < _BURST and now < end else None
                 if due:
-                    self.flush()
+                    self.flush(now)
                 self._credit.release()
             if taken == _BURST or now >= end:
                 await asyncio.sleep(0)  # more may be there, but first the sent messages must leave
 
-    def _handle(self, delivery: Delivery) -> None:
+    def _handle(self, delivery: Delivery, now: float) -> None:
         kind = type(delivery.message)
         if self.snapshots is not None and kind is Prepare:
             self.snapshots.prepare(delivery.message)
@@ -259,7 +265,7 @@ class WorkerTask:
             self.snapshots.committed(delivery.message)
         else:
             if kind is Delivered:
-                self._credit.note(delivery.message)
+                self._credit.note(delivery.message, now)
             self.worker.receive(*delivery)
 
     def aclose(self) -> None:

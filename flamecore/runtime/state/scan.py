@@ -110,7 +110,8 @@ async def _scan(store: Store) -> StoreContents | None:
                     unbound.append(name)
                 unbound += [part.blob for part in manifest.parts if not part.digest]
                 snapshots.append(manifest)
-        if own and all(blob is None for _, blob in blobs):
+        # An active job may also have taken its first snapshots since `own` was listed, and deleted the earlier ones.
+        if blobs and all(blob is None for _, blob in blobs) and (own or await store.names(f"commit/{last.epoch:08d}/")):
             return None
         if not blobs or any(blob is not None for _, blob in blobs):
             break

@@ -1012,6 +1012,39 @@ def test_the_next_run_resumes_after_any_failed_call_of_the_store(after: bool) ->
         pytest.fail("the run never ends")
 
 
+class Overtaken(Memory):
+    """Lets another run take its first two snapshots between the listing of its epoch's snapshots and the next read."""
+
+    def __init__(self, running: Run) -> None:
+        super().__init__(None, StoreContext("job"), running.blobs)
+        self.running, self.listed = running, False
+
+    async def names(self, prefix: str = "") -> list[str]:
+        found = await super().names(prefix)
+        self.listed = self.listed or prefix == f"commit/{self.running.history.epoch:08d}/"
+        return found
+
+    async def read(self, name: str) -> bytes | None:
+        if self.listed and name.startswith("commit/") and self.running.number < 3:
+            for time in (6, 7):
+                part = self.running.write(f"part at {time}")
+                self.running.number += 1
+                answer = Prepared(self.running.number, 0, (), (part,), 1)
+                await self.running.history.commit(self.running.number, time, [answer])
+        return await super().read(name)
+
+
+def test_first_snapshots_that_replace_the_earlier_ones_during_a_scan_are_no_damage() -> None:
+    blobs: dict[str, bytes] = {}
+    start(blobs).commit(5)
+    running = start(blobs)
+    other = Run(blobs)
+    other.history.store = Overtaken(running)
+    other.scan()
+    assert commit_blob(1, 1) not in blobs
+    assert (other.history.start, [each.time for each in other.history.snapshots]) == (7, [6, 7])
+
+
 def test_all_parts_are_stored_but_the_snapshot_is_not_recorded() -> None:
     """Acceptance case 63: the one before is used, and is still there."""
     blobs: dict[str, bytes] = {}

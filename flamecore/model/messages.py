@@ -7,7 +7,7 @@ worker  --Busy-->      worker     its load, for workers that deal out items
 worker  --Report-->    acker      hand-overs sent and received, and the promises of fronts
 acker   --MinTimes-->  worker     the minimum times of segments
 worker  --Released-->  rear       released items, complete up to a time
-rear    --Delivered--> worker     the time up to which the sink has stored all: credit for its fronts; also to control
+rear    --Delivered--> worker     the time up to which the sink has stored all: credit for its fronts
 rear    --Reached-->   control    a record that ends the job
 worker  --Failing-->   control    the same, as soon as it is known
 front   --FrontEnded-> control    it will send no more

@@ -21,7 +21,6 @@ from flamecore.abc.transport import Endpoint
 from flamecore.errors import FlameError
 from flamecore.model.failure import Failure
 from flamecore.model.hashing import KEY_GROUPS
-from flamecore.model.messages import CONTROL
 from flamecore.model.plan import DEAD_LETTERS, Plan
 from flamecore.runtime.codec.codec import Codec
 from flamecore.runtime.codec.wire import STORED
@@ -299,12 +298,21 @@ class Node:
                 partition = PartitionTask(name, sink, held, worker_task.sender, deadline)
                 worker_task.partitions[partition.rear] = partition
 
-    async def add_rear(self, name: str, sink: Sink, delivered_up_to: int) -> None:
+    async def add_rear(self, name: str, sink: Sink, delivered_up_to: int, stored: Callable[[str, int], None]) -> None:
         """Add one of the rears, after the workers, if any.
 
-        Its sink is open, and holds all outputs below `delivered_up_to`.
+        Args:
+            name: Its name.
+            sink: Its sink, which is open.
+            delivered_up_to: Time below which the sink holds all outputs.
+            stored: Function called with (rear, time) once the sink has stored all outputs below that time.
         """
-        plan = self.plan
+        plan, released = self.plan, self._observers.batch_released
+
+        def delivered(rear: str, time: int, count: int) -> None:
+            released(rear, time, count)
+            stored(rear, time)
+
         here = [f"worker/{worker_task.worker.index}" for worker_task in self.workers]
         hosts = {f"worker/{plan.host_of(number)}" for number in range(1, len(plan.fronts) + 1)}
         away = sorted(hosts.difference(here))
@@ -323,9 +331,9 @@ class Node:
             collector,
             sink,
             await self.senders.bind(f"rear/{name}"),
-            listeners=[*here, CONTROL] if patient(plan) else [*here, *away, CONTROL],
+            listeners=here if patient(plan) else [*here, *away],
             away=away if patient(plan) else (),
-            delivered=self._observers.batch_released,
+            delivered=delivered,
             translate=Failure.letter if name == DEAD_LETTERS else None,
             deadline=self._deadlines.sink(name),
         )

@@ -23,6 +23,11 @@ def monotonic() -> float:
     return asyncio.get_running_loop().time()
 
 
+def clock() -> Callable[[], float]:
+    """Return the clock of the event loop, as `monotonic`, for a task that asks for the time with each batch."""
+    return asyncio.get_running_loop().time
+
+
 class BackgroundTasks:
     """Background tasks, which no other task awaits."""
 

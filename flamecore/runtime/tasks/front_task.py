@@ -20,7 +20,7 @@ from flamecore.runtime.parts.counters import NodeStats
 from flamecore.runtime.parts.front import Front
 from flamecore.runtime.parts.room import Room
 from flamecore.runtime.tasks.deadlines import CallDeadline, Deadlines
-from flamecore.runtime.tasks.event_loop import monotonic
+from flamecore.runtime.tasks.event_loop import clock, monotonic
 from flamecore.runtime.tasks.worker_task import WorkerTask
 
 _STEP_S: Final = 0.005
@@ -187,7 +187,7 @@ class FrontTask:
             SourceError: A partition cannot be read, or its reader does not stop.
         """
         worker_task = self._worker_task
-        self._time = asyncio.get_running_loop().time  # looked up once, and not for each batch
+        self._time = clock()  # looked up once, and not for each batch
         if self._late:  # fronts may begin at a later time than others, and have no room until these have gone on
             for front in self.fronts:
                 worker_task.worker.heartbeat(front.number)

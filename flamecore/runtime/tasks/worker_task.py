@@ -21,7 +21,7 @@ from flamecore.runtime.parts.counters import NodeStats
 from flamecore.runtime.parts.histogram import Histogram
 from flamecore.runtime.parts.worker import Worker
 from flamecore.runtime.tasks.door import Door, anything
-from flamecore.runtime.tasks.event_loop import monotonic
+from flamecore.runtime.tasks.event_loop import clock, monotonic
 from flamecore.runtime.tasks.partition_task import PartitionTask
 from flamecore.runtime.tasks.sender import Sender
 from flamecore.runtime.tasks.stats import DeliveryTimes
@@ -111,10 +111,10 @@ class WorkerTask:
         self.open_fronts: dict[int, None] = {}
         """Numbers of the fronts being read."""
         self._several = len(worker.fronts) > 1
-        self._soon: asyncio.Handle | None = None
+        self._due: asyncio.Handle | None = None
+        """The next flush: as soon as the loop comes to it, or at a time."""
         self._time = monotonic
         worker.schedule.step_items = _FEWEST_ITEMS
-        self._timer: asyncio.TimerHandle | None = None
         dealing = worker.compiled.shares is not None
         self._load = LoadMeter(self._tell_load) if dealing else None
         rears, segments = worker.plan.rears, len(worker.plan.segments.inbound)
@@ -161,15 +161,12 @@ class WorkerTask:
         self.sender.send_all(self._sent(outgoing) if self.partitions else outgoing)
         if self.snapshots is not None:
             self.snapshots.wake()
-        if self._soon is not None:
-            self._soon.cancel()
-            self._soon = None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
         due = worker.due()
         if due is not None:
-            self._timer = asyncio.get_running_loop().call_later(max(due - now, 0), self._flush_due)
+            self._due = asyncio.get_running_loop().call_later(max(due - now, 0), self._flush_due)
 
     def _sent(self, outgoing: Outgoing) -> Outgoing:
         """Give releases to the partitions; return the messages that leave."""
@@ -207,8 +204,10 @@ class WorkerTask:
                 return  # nothing of it may leave before the rest has come
             if not self._several:
                 self.flush()
-            elif self._soon is None:
-                self._soon = asyncio.get_running_loop().call_soon(self._flush_due)
+            elif self._due is None or isinstance(self._due, asyncio.TimerHandle):
+                if self._due is not None:
+                    self._due.cancel()
+                self._due = asyncio.get_running_loop().call_soon(self._flush_due)
 
     def _tell_load(self, worked_s: float, passed_s: float) -> None:
         """Report this worker's load to the hosts of fronts, which deal out items."""
@@ -230,7 +229,7 @@ class WorkerTask:
     async def run(self) -> None:
         """Run until cancelled."""
         endpoint, plain = self.sender.endpoint, self.door.plain
-        time = self._time = asyncio.get_running_loop().time  # looked up once, and not for each flush
+        time = self._time = clock()  # looked up once, and not for each flush
         while True:
             delivery: Delivery | None = await endpoint.receive()
             now = time()
@@ -270,9 +269,8 @@ class WorkerTask:
 
     def aclose(self) -> None:
         """Cancel all timers."""
-        for scheduled in (self._soon, self._timer):
-            if scheduled is not None:
-                scheduled.cancel()
+        if self._due is not None:
+            self._due.cancel()
         if self._load is not None:
             self._load.aclose()
 

@@ -24,7 +24,7 @@ from flamecore.runtime.tasks.front_task import FrontTask, Reading, StopSignal
 @pytest.fixture(autouse=True)
 def stopped_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stop the clock by which a step is timed: the size of batches follows it."""
-    monkeypatch.setattr(front_task, "monotonic", lambda: 0.0)
+    monkeypatch.setattr(front_task, "clock", lambda: lambda: 0.0)
 
 
 class Numbers(Reader):
@@ -273,8 +273,8 @@ def test_a_front_that_waits_for_room_has_promised_all(most: int) -> None:
 
 
 def test_batches_that_take_long_are_not_promised_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = counted(0.0, 0.03)
-    monkeypatch.setattr(front_task, "monotonic", lambda: next(clock))
+    times = counted(0.0, 0.03)
+    monkeypatch.setattr(front_task, "clock", lambda: lambda: next(times))
     task, hosts, _ = make([16 * 8])
     asyncio.run(task.run())
     assert len(hosts.promised) > 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 
 from flamecore.abc.acker import Acker
@@ -121,8 +122,6 @@ class Epoch:
         self._coordinator: SnapshotCoordinator | None = None
         self.begun = False
         self._finishing = False
-        self._failing: Callable[[FlameError], None] | None = None
-        self._told_failing = False
         self._reconfiguring = False
         self._sender: Sender | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -153,7 +152,7 @@ class Epoch:
             taken: Function called with every snapshot.
         """
         plan, node = self.plan, self.node
-        self._failing = failing
+        stored = partial(self._stored, failing)
         sender = self._sender = await node.senders.open(CONTROL)
         # All parts are bound before the first one listens, so none sends to an address that is not
         # there yet.
@@ -164,11 +163,11 @@ class Epoch:
                 await node.add_worker(acker, index)
         await node.add_partitions(sinks, grants)
         for name in plan.rears:
-            await node.add_rear(name, sinks[name], delivered_up_to[name], self._stored)
+            await node.add_rear(name, sinks[name], delivered_up_to[name], stored)
         if history is not None:
             state = plan.settings.state or StateTable()
             self._coordinator = SnapshotCoordinator(plan, history, self._completion, state, sender, node.rears, taken)
-        self._start(self._hear(sender))
+        self._start(self._hear(sender, failing))
         node.listen()
 
     def begin(self) -> None:
@@ -183,12 +182,12 @@ class Epoch:
         self._tasks.append(task)
         return task
 
-    async def _hear(self, sender: Sender) -> None:
+    async def _hear(self, sender: Sender, failing: Callable[[FlameError], None]) -> None:
         """Process messages about progress, to the job's end and its last snapshot."""
         completion, door = self._completion, _door(self.plan)
         while True:
             # Looked at before each wait, not after a message: a job without partitions gets none, and ends, too.
-            self._look()
+            self._look(failing)
             delivery = await sender.endpoint.receive()
             if not door.admits(*delivery):
                 continue
@@ -202,14 +201,14 @@ class Epoch:
 
     # Called, and not sent: the rears are always in the process of the control, and a message for each batch would be
     # a fifth of those of a job in one process.
-    def _stored(self, rear: str, time: int) -> None:
+    def _stored(self, failing: Callable[[FlameError], None], rear: str, time: int) -> None:
         """Note that a rear has stored all outputs below a time."""
         self._completion.receive(Delivered(rear, time))
         if self._coordinator is not None:
             self._coordinator.advance()
-        self._look()
+        self._look(failing)
 
-    def _look(self) -> None:
+    def _look(self, failing: Callable[[FlameError], None]) -> None:
         """Look whether the job is over, will fail, or has delivered its first output."""
         completion = self._completion
         if not self.outcome.done() and not self._finishing:
@@ -217,17 +216,12 @@ class Epoch:
                 self._finishing = True
                 self._start(self._finish())
             elif (error := completion.error) is not None:
-                self._tell_failing(error)
+                failing(error)
                 self.fail(error)
-            elif completion.failing and not self._told_failing and (error := completion.expected) is not None:
-                self._told_failing = True
-                self._tell_failing(error)
+            elif (error := completion.announce()) is not None:
+                failing(error)
         if not self.first_delivery.seen and completion.stored > self.plan.start:
             self.first_delivery.note()
-
-    def _tell_failing(self, error: FlameError) -> None:
-        if self._failing is not None:
-            self._failing(error)
 
     async def commit(self, *, first: bool = False) -> None:
         """Take a snapshot now, if state is kept and there is anything new.

@@ -81,7 +81,6 @@ class Compiled:
         shares: Shares of rebalances that follow the load of workers; None: there are no such rebalances.
         early: The order below which records are first ones, whose functions check their results; empty after them.
         ordered: The ordered operations, by name of their vertex.
-        timers: Buffers whose timers wait until the journal says how far time has passed.
         blocks: The open blocks of this worker's fronts; None: no operation scans, so none is ever open.
     """
 
@@ -96,7 +95,6 @@ class Compiled:
     shares: LoadShares | None = None
     early: list[bytes] = field(default_factory=list)
     ordered: dict[str, OrderedOperator] = field(default_factory=dict)
-    timers: list[OrderedBuffer] = field(default_factory=list)
     blocks: OpenBlocks | None = None
 
 
@@ -285,7 +283,6 @@ class Compiler:
             self.marks.connect(vertex, operator, ordered)
             if vertex.timers and self.plan.snapshots and self.plan.settings.clock == "wall":
                 ordered.wait_for_journal()
-                self.compiled.timers.append(ordered)
             way = Way(ordered.step, ordered.run)
         elif isinstance(operator, ScanOperator):
             return self.scanned(vertex, strict, operator)

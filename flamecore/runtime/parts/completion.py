@@ -29,6 +29,7 @@ class Completion:
         self._stored = dict.fromkeys(plan.rears, MIN_TIME)
         self._reached: dict[str, Failure] = {}
         self._failing: Failure | None = None
+        self._announced = False
 
     def receive(self, message: object) -> None:
         """Process a message of a front or a rear."""
@@ -87,6 +88,12 @@ class Completion:
         """
         failure = self._first or self._failing
         return None if failure is None else failure.raised()
+
+    def announce(self) -> FlameError | None:
+        """Return the first error that is expected, once; None before and after that."""
+        error = None if self._announced or not self.failing else self.expected
+        self._announced |= error is not None
+        return error
 
     @property
     def error(self) -> FlameError | None:

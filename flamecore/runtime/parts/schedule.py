@@ -11,6 +11,7 @@ from flamecore.abc.acker import Listener
 from flamecore.model.meta import MIN_FRONT, MIN_TIME, encode_time
 from flamecore.model.segments import Segments
 from flamecore.runtime.operators.compiler import Compiled
+from flamecore.runtime.operators.ordered import OrderedBuffer
 from flamecore.runtime.parts.ingress import Ingress
 from flamecore.runtime.state.journal import GivenTimes
 
@@ -44,6 +45,7 @@ class Schedule:
         self._listener = listener
         self._steps = (*ingress.merges, *compiled.waiting)
         self._drained = [(buffer, buffer.segment) for buffer in compiled.waiting if buffer.segment is not None]
+        self._ordered = [buffer for buffer in compiled.waiting if isinstance(buffer, OrderedBuffer)]
         self._knowns: list[bytes] | None = None
         """For each of `_drained`, the time below which nothing more is to come, if it is known."""
 
@@ -58,11 +60,16 @@ class Schedule:
             self._knowns = [self._known_at(segment) for _, segment in self._drained]
         for (buffer, _), known in zip(self._drained, self._knowns, strict=True):
             buffer.drain(known, self.step_items)
-        for buffer in self._compiled.timers:
+        for buffer in self._ordered:
             if buffer.to_store is not None:
                 self._ingress.promises.given_times.append(GivenTimes(MIN_FRONT, buffer.to_store - 1, 1))
                 buffer.to_store = None
         return self.is_ready()
+
+    def confirm_time(self, time: int) -> None:
+        """Note that the journal says that time has passed to `time`, for which timers may wait."""
+        for buffer in self._ordered:
+            buffer.note_stored(time)
 
     def _known_at(self, segment: int) -> bytes:
         """Return the encoded time below which a segment's buffers get nothing more."""

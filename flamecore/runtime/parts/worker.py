@@ -151,8 +151,7 @@ class Worker:
         """
         for given in given_times:
             if given.front == MIN_FRONT:
-                for buffer in self.compiled.timers:
-                    buffer.note_stored(given.end)
+                self.schedule.confirm_time(given.end)
             else:
                 self.ingress.promises.confirm(given.front, given.end)
 

@@ -173,6 +173,87 @@ class ScanOperator(DriftOperator):
         self._own_names()
 
 
+class BlockTotals:
+    """The totals of own items, block by block.
+
+    Args:
+        operator: The operation.
+        key_of: Function of the key.
+        tell: Function called with (order of the last item, total) for each block, or a part of it.
+
+    Attributes:
+        block: The block of the items that are noted and not told of; -1: there was none yet.
+    """
+
+    def __init__(self, operator: ScanOperator, key_of: Callable[[object], object], tell: SendPartial) -> None:
+        self._scan, self._key_of, self._tell = operator, key_of, tell
+        self._keys_of = many_of(key_of)
+        self.block = -1
+        self._keys: list[object] = []
+        self._totals: dict[Any, Any] = {}
+        self._last = b""
+
+    def add(self, orders: Orders, payloads: Sequence[object]) -> None:
+        """Add the items of a run, block by block."""
+        start, count, last = 0, len(orders), block_of(orders[-1])
+        while start < count:
+            block = block_of(orders[start])
+            end = count if block == last else bisect_left(orders, block + 1, start, key=block_of)
+            if block != self.block:
+                self.flush()
+                self.block = block
+            whole = end - start == count
+            self._note(orders if whole else orders[start:end], payloads if whole else payloads[start:end])
+            self._last = max(self._last, orders[end - 1])
+            start = end
+
+    def _note(self, orders: Orders, payloads: Sequence[object]) -> None:
+        """Note items of one block; the operation reports those whose key cannot be computed."""
+        if not self._scan.counts:
+            return self._reduce(orders, payloads)
+        count = len(self._keys)
+        try:
+            self._keys += map(self._key_of, payloads) if self._keys_of is None else self._keys_of(payloads)
+        except Exception:  # noqa: BLE001 - as above
+            del self._keys[count:]
+            for payload in payloads:
+                with suppress(Exception):
+                    self._keys.append(self._key_of(payload))
+        return None
+
+    def _reduce(self, orders: Orders, payloads: Sequence[object]) -> None:
+        totals, key_of = self._totals, self._key_of
+        accumulate = self._scan.accumulate_at(orders[0])
+        for place, payload in enumerate(payloads):
+            try:
+                key = key_of(payload)
+                before = totals.get(key, MISSING)
+            except Exception:  # noqa: BLE001 - as above
+                continue
+            try:
+                totals[key] = accumulate(before, payload)
+            except Exception as error:  # noqa: BLE001 - the operation reports it, too, if it fails on the state
+                self._scan.refuse(orders[place], payload, f"it fails on an item: {describe(error)}")
+
+    def flush(self) -> None:
+        """Tell the total of the items noted, if there are any."""
+        keys, totals, place = self._keys, self._totals, self._last
+        self._last = b""
+        if not keys and not totals:
+            return
+        self._keys, self._totals = [], {}
+        try:
+            totals = totals or Counter(keys)
+            check_keys(totals)
+        except Exception:  # noqa: BLE001 - the operation reports values that are no keys
+            if keys:
+                totals = Counter(filter(_is_key, keys))
+            else:
+                totals = {key: total for key, total in totals.items() if _is_key(key)}
+        if totals:
+            self._tell(place, ([*totals], [*totals.values()]))
+
+
 class ScanBuffer(ReorderBuffer):
     """The buffer before a scan, with own items and partial totals of others.
 
@@ -197,25 +278,21 @@ class ScanBuffer(ReorderBuffer):
         blocks: Container[int] = (),
     ) -> None:
         super().__init__(name, operator, segment, advance=False)
-        self._scan, self._key_of, self._send, self._blocks = operator, key_of, send, blocks
-        self._keys_of = many_of(key_of)
+        self._scan, self._send, self._blocks = operator, send, blocks
+        self._own = BlockTotals(operator, key_of, send if operator.counts else self._send_total)
         self._partials: list[tuple[bytes, int, Partial]] = []  # a heap of (place, arrival number, partial)
         self._arrived = 0
-        self._block = -1  # of the keys that are noted and not sent
-        self._keys: list[object] = []
-        self._totals: dict[Any, Any] = {}
-        self._last = b""
         self._sent: list[tuple[bytes, int, Partial]] = []  # the same as above, of own items that are to be verified
         self._before: list[Any] | None = None  # the states before those of the first of them, if some have passed
 
     # -- input -------------------------------------------------------------------------------------------------------
 
     def step(self, order: bytes, trace: int, alive: bool, payload: object) -> None:
-        self._fold((order,), (payload,))
+        self._own.add((order,), (payload,))
         super().step(order, trace, alive, payload)
 
     def run(self, orders: Orders, trace: int, payloads: Sequence[object]) -> None:
-        self._fold(orders, payloads)
+        self._own.add(orders, payloads)
         super().run(orders, trace, payloads)
 
     def arrive(self, place: bytes, trace: int, alive: bool, partial: Any) -> None:
@@ -223,77 +300,11 @@ class ScanBuffer(ReorderBuffer):
         self._arrived += 1
         heappush(self._partials, (place, self._arrived, partial))
 
-    def _fold(self, orders: Orders, payloads: Sequence[object]) -> None:
-        """Count the items of a run, block by block."""
-        start, count, last = 0, len(orders), block_of(orders[-1])
-        while start < count:
-            block = block_of(orders[start])
-            end = count if block == last else bisect_left(orders, block + 1, start, key=block_of)
-            if block != self._block:
-                self._send_counted()
-                self._block = block
-            whole = end - start == count
-            self._note_keys(orders if whole else orders[start:end], payloads if whole else payloads[start:end])
-            self._last = max(self._last, orders[end - 1])
-            start = end
-
-    def _note_keys(self, orders: Orders, payloads: Sequence[object]) -> None:
-        """Note the keys of items; the operation reports those whose function fails."""
-        if not self._scan.counts:
-            return self._total(orders, payloads)
-        count = len(self._keys)
-        try:
-            self._keys += map(self._key_of, payloads) if self._keys_of is None else self._keys_of(payloads)
-        except Exception:  # noqa: BLE001 - as above
-            del self._keys[count:]
-            for payload in payloads:
-                with suppress(Exception):
-                    self._keys.append(self._key_of(payload))
-        return None
-
-    def _total(self, orders: Orders, payloads: Sequence[object]) -> None:
-        """Add items to the totals of their keys."""
-        totals, key_of = self._totals, self._key_of
-        accumulate = self._scan.accumulate_at(orders[0])
-        for place, payload in enumerate(payloads):
-            try:
-                key = key_of(payload)
-                before = totals.get(key, MISSING)
-            except Exception:  # noqa: BLE001 - as above
-                continue
-            try:
-                totals[key] = accumulate(before, payload)
-            except Exception as error:  # noqa: BLE001 - the operation reports it, too, if it fails on the state
-                self._scan.refuse(orders[place], payload, f"it fails on an item: {describe(error)}")
-
-    def _send_counted(self) -> None:
-        """Send the counts of the keys noted, of which all are of one block."""
-        keys, place = self._keys, self._last
-        self._keys, self._last = [], b""
-        if self._totals:
-            self._send_totals(place)
-        if not keys:
-            return
-        try:
-            counted = Counter(keys)
-            check_keys(counted)
-        except Exception:  # noqa: BLE001 - the operation reports values that are no keys
-            counted = Counter(filter(_is_key, keys))
-        if counted:
-            self._send(place, ([*counted], [*counted.values()]))
-
-    def _send_totals(self, place: bytes) -> None:
-        """Send the totals of items of one block, and note them to be verified."""
-        totals, self._totals = self._totals, {}
-        try:
-            check_keys(totals)
-        except Exception:  # noqa: BLE001 - as above
-            totals = {key: total for key, total in totals.items() if _is_key(key)}
-        if totals:
-            partial = ([*totals], [*totals.values()])
-            self._send(place, partial)
-            self._arrived += 1
-            heappush(self._sent, (place, self._arrived, partial))
+    def _send_total(self, place: bytes, partial: Partial) -> None:
+        """Send the total of own items, and note it to be verified."""
+        self._send(place, partial)
+        self._arrived += 1
+        heappush(self._sent, (place, self._arrived, partial))
 
     # -- output ------------------------------------------------------------------------------------------------------
 
@@ -307,8 +318,8 @@ class ScanBuffer(ReorderBuffer):
     def drain(self, known: bytes, most: int = maxsize) -> None:
         # The partial total of an open block waits for more, which costs one number for a key in place of several. The
         # block is closed before its front promises more, so no minimum time passes what has not been sent.
-        if self._block not in self._blocks:
-            self._send_counted()
+        if self._own.block not in self._blocks:
+            self._own.flush()
         super().drain(known, most)
         if not self.is_ready:
             self._add_before(known)

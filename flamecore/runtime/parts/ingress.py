@@ -211,7 +211,7 @@ class Ingress:
         return self._blocks is not None and self._blocks.is_open(number)
 
     def _close_block(self, number: int) -> None:
-        """Let all of a front's records go on that wait for the rest of their block; it is about to promise more."""
+        """Release the records of a front that wait for the rest of their block: it is about to promise more."""
         if self._blocks is not None:
             self._blocks.close(number)
 

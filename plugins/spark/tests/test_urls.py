@@ -113,32 +113,26 @@ def test_no_output_is_a_frame_without_rows(spark: Any, far: str) -> None:
     assert ordered(found) == []
 
 
-def test_a_stream_goes_on_in_an_object_store(spark: Any, hadoop: None, far: str, tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
+def stream_in_two_runs(spark: Any, checkpoint: str, folder: Path) -> set[str]:
+    """Return the folders that are in the checkpoint of a stream after two runs, with a file each."""
+    (folder / "in").mkdir()
     for number, text in enumerate(["a b\na c\n", "a\n"]):
-        (tmp_path / "in" / f"{number}.txt").write_text(text)
-        lines = spark.readStream.text(str(tmp_path / "in"))
-        with flamestream_spark.stream(counting(), lines=lines, workers=1, checkpoint=f"{far}/job") as running:
+        (folder / "in" / f"{number}.txt").write_text(text)
+        lines = spark.readStream.text(str(folder / "in"))
+        with flamestream_spark.stream(counting(), lines=lines, workers=1, checkpoint=checkpoint) as running:
             running.processAllAvailable()
-    found = spark.read.format("flamestream").load(f"{far}/job/output/counts")
+    found = spark.read.format("flamestream").load(f"{checkpoint}/output/counts")
     assert ordered(found) == WANTED
+    return {name.split("/")[0] for name in place_of(checkpoint, "checkpoint").names(below=True)}
+
+
+def test_a_stream_goes_on_in_an_object_store(spark: Any, hadoop: None, far: str, tmp_path: Path) -> None:
+    assert stream_in_two_runs(spark, f"{far}/job", tmp_path) == {"output", "spool", "state"}
     assert list((tmp_path / "bucket").rglob("query/lines/commits/1"))
-    kept = {name.split("/")[0] for name in place_of(f"{far}/job", "checkpoint").names(below=True)}
-    assert kept == {"output", "spool", "state"}
 
 
 def test_a_stream_goes_on_in_hdfs(spark: Any, hdfs: str, tmp_path: Path) -> None:
-    far = f"{hdfs}/{token_hex(6)}"
-    (tmp_path / "in").mkdir()
-    for number, text in enumerate(["a b\na c\n", "a\n"]):
-        (tmp_path / "in" / f"{number}.txt").write_text(text)
-        lines = spark.readStream.text(str(tmp_path / "in"))
-        with flamestream_spark.stream(counting(), lines=lines, workers=1, checkpoint=f"{far}/job") as running:
-            running.processAllAvailable()
-    found = spark.read.format("flamestream").load(f"{far}/job/output/counts")
-    assert ordered(found) == WANTED
-    kept = {name.split("/")[0] for name in place_of(f"{far}/job", "checkpoint").names(below=True)}
-    assert kept == {"output", "spool", "state", "query"}
+    assert stream_in_two_runs(spark, f"{hdfs}/{token_hex(6)}", tmp_path) == {"output", "spool", "state", "query"}
 
 
 def test_a_delta_table_in_hdfs_is_written_and_read(spark: Any, hdfs: str) -> None:

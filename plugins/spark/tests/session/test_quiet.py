@@ -99,6 +99,18 @@ def test_errors_that_spark_ignores_are_not_shown(spark: Any) -> None:
     assert logger("org.apache.spark.scheduler.TaskSetManager").isErrorEnabled()
 
 
+@pytest.mark.parametrize(
+    ("message", "verdict"), [("Exception in statusUpdate", "DENY"), ("Lost executor 1 on host", "NEUTRAL")]
+)
+def test_a_result_that_nobody_takes_is_not_shown(spark: Any, message: str, verdict: str) -> None:
+    log4j = spark._jvm.org.apache.logging.log4j
+    scheduler = log4j.LogManager.getLogger("org.apache.spark.scheduler.TaskSchedulerImpl")
+    assert scheduler.isErrorEnabled()
+    event = log4j.core.impl.Log4jLogEvent.newBuilder().setLevel(log4j.Level.ERROR)
+    event = event.setMessage(log4j.message.SimpleMessage(message)).build()
+    assert scheduler.get().getFilter().filter(event).toString() == verdict
+
+
 @pytest.mark.timeout(300)
 def test_a_log_that_the_user_has_set_up_stays(folder: Path) -> None:
     (folder / "conf").mkdir()

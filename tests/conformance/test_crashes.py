@@ -50,7 +50,7 @@ def test_every_flow_gives_the_reference_under_any_fault(case: Case) -> None:
 def test_drawn_flows_give_the_reference_under_any_fault() -> None:
     """With cycles that hold states, rows of states, and several fronts; workers come and go, too."""
     counts: Counter[str] = Counter()
-    for seed in range(FIRST, FIRST + max(10, simulated_runs(14))):
+    for seed in range(FIRST, FIRST + simulated_runs(14, least=10)):
         spec, records = draw(seed)
         graph = draw_flow(spec, split=True).graph()
         on_error: Literal["fail", "skip"] = "skip" if seed % 2 else "fail"
@@ -79,7 +79,7 @@ def test_every_kind_of_fault_is_played() -> None:
     lines = flow.source("lines", str).merge(flow.source("more", str)).rebalance()
     lines.key_by(lambda line: line).count().sink("counts")
     inputs = {"lines": ["a", "b", "a", "c"] * 5, "more": ["c", "d"] * 10}
-    counts = assert_exactly_once(flow, inputs, seeds=range(FIRST, FIRST + max(200, simulated_runs(200))))
+    counts = assert_exactly_once(flow, inputs, seeds=range(FIRST, FIRST + simulated_runs(200, least=200)))
     print(dict(counts))
     assert all(counts[kind] >= 3 for kind in Trouble().kinds if kind != "damage"), counts
     assert counts["damage"] >= 10, "of a snapshot that there is one to spare for"

@@ -30,9 +30,9 @@ __all__ = [
 ]
 
 
-def simulated_runs(count: int) -> int:
-    """Return `count` times the environment variable FLAMESTREAM_SEEDS (1 if not set)."""
-    return max(1, int(count * float(os.environ.get("FLAMESTREAM_SEEDS", "1"))))
+def simulated_runs(count: int, least: int = 1) -> int:
+    """Return `count` times the environment variable FLAMESTREAM_SEEDS (1 if not set), but not below `least`."""
+    return max(least, int(count * float(os.environ.get("FLAMESTREAM_SEEDS", "1"))))
 
 
 def check_simulations(make: Make, runs: int = 300) -> None:

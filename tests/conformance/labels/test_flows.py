@@ -26,7 +26,7 @@ from flamecore.testing.flows.reference import Failed, interpret
 from flamecore.testing.simulation.simulation import Simulation
 
 FIRST = int(os.environ.get("FLAMESTREAM_FIRST_SEED", "0"))
-SEEDS = simulated_runs(20)
+SEEDS = simulated_runs(20, least=4)
 MOST_STEPS = 6000
 
 LINES = ["a b a", "", "b C c", "a", "d c b a d", "", "C", "b b b b", "a d", "e"]

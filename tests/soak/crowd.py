@@ -14,6 +14,8 @@ from typing import NamedTuple
 from processes import Node, born, wait_until_gone
 from words import free_port
 
+from flamecore.runtime.cluster.address import WAIT_S
+
 TOKEN = "not a secret"
 _SETTLED_S = 8.0
 """Age from which a process has joined the job and ends with it; a younger one may wait for the job in vain."""
@@ -101,12 +103,13 @@ class Crowd:
         ]
 
     def left(self) -> list[Node]:
-        """Return the nodes that are still there some seconds after the job's end.
+        """Return the nodes that are still there when they must have seen the job's end.
 
-        They were told of it.
+        They were told of it, or see it at once. One that was stopped before it had joined waits for the job, as long
+        as a process does that has just been started.
         """
         there = [each for each in self.nodes() if self._started[each.pid] < time.monotonic() - _SETTLED_S]
-        return wait_until_gone(there)
+        return wait_until_gone(there, limit_s=WAIT_S + _SETTLED_S)
 
     def end(self) -> None:
         """End them all."""

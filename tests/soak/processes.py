@@ -51,14 +51,14 @@ def born(pid: int) -> str:
     return "" if state in "ZX" else fields[18]
 
 
-def wait_until_gone(nodes: Iterable[Node]) -> list[Node]:
-    """Return the nodes that are still there after some seconds."""
+def wait_until_gone(nodes: Iterable[Node], limit_s: float = _GONE_S) -> list[Node]:
+    """Return the nodes that are still there after `limit_s` seconds."""
     left = list(nodes)
     for node in left:  # one that was stopped before it had said whose end is to be its own sees that only now
         if born(node.pid) == node.born:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(node.pid, signal.SIGCONT)
-    end = time.monotonic() + _GONE_S
+    end = time.monotonic() + limit_s
     while left and time.monotonic() < end:
         left = [node for node in left if born(node.pid) == node.born]
         time.sleep(0.02)

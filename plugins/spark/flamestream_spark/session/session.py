@@ -129,7 +129,7 @@ def session(master: str = "", config: Mapping[str, str] | None = None) -> Iterat
             if own and not _users:
                 _made.clear()
                 if not is_gone(found):
-                    found.stop()
+                    _stop(found)
                 with suppress(OSError):  # it holds tables, or there is none
                     _warehouse.rmdir()
 
@@ -272,6 +272,18 @@ def _make(said: str, config: Mapping[str, str]) -> Any:
                 hint="Is the master there? Spark's own words are above, on standard error. In one process: local[2].",
                 path="master",
             ) from error
+
+
+def _stop(session: Any) -> None:
+    """Stop a session without a word about what still runs.
+
+    Tasks and executors that end meanwhile find neither the scheduler nor each other, in ways that depend on when each
+    message comes. Spark logs each as an error, and goes on. A user's own logging stays as it is.
+    """
+    context = _context(session)
+    if context is not None and _LOGGING.as_uri() in context.getConf().get(_JAVA_OPTIONS, ""):
+        context.setLogLevel("OFF")
+    session.stop()
 
 
 @contextmanager

@@ -94,21 +94,38 @@ def test_a_run_leaves_nothing_but_its_output(folder: Path, tmp_path_factory: pyt
 
 def test_errors_that_spark_ignores_are_not_shown(spark: Any) -> None:
     logger = spark._jvm.org.apache.logging.log4j.LogManager.getLogger
-    for ignored in ("org.apache.spark.rpc.netty.Inbox", "org.apache.spark.TaskContextImpl"):
-        assert not logger(ignored).isErrorEnabled()
+    assert not logger("org.apache.spark.rpc.netty.Inbox").isErrorEnabled()
     assert logger("org.apache.spark.scheduler.TaskSetManager").isErrorEnabled()
 
 
-@pytest.mark.parametrize(
-    ("message", "verdict"), [("Exception in statusUpdate", "DENY"), ("Lost executor 1 on host", "NEUTRAL")]
-)
-def test_a_result_that_nobody_takes_is_not_shown(spark: Any, message: str, verdict: str) -> None:
-    log4j = spark._jvm.org.apache.logging.log4j
-    scheduler = log4j.LogManager.getLogger("org.apache.spark.scheduler.TaskSchedulerImpl")
-    assert scheduler.isErrorEnabled()
-    event = log4j.core.impl.Log4jLogEvent.newBuilder().setLevel(log4j.Level.ERROR)
-    event = event.setMessage(log4j.message.SimpleMessage(message)).build()
-    assert scheduler.get().getFilter().filter(event).toString() == verdict
+LATE = """
+from flamestream_spark.session.session import session
+
+with session("local[1]") as spark:
+    logger = spark._jvm.org.apache.logging.log4j.LogManager.getLogger("org.apache.spark.network.server.Handler")
+    logger.error("an error while it runs")
+    stop = spark.stop
+    spark.stop = lambda: (logger.error("an error as it stops"), stop())
+"""
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("own", [False, True])
+def test_errors_of_a_session_that_stops_are_not_shown_unless_the_user_logs(tmp_path: Path, own: bool) -> None:
+    (tmp_path / "log4j2.properties").write_text(
+        "rootLogger.level = error\n"
+        "rootLogger.appenderRef.own.ref = own\n"
+        "appender.own.type = Console\n"
+        "appender.own.name = own\n"
+        "appender.own.target = SYSTEM_ERR\n"
+    )
+    environment = {**os.environ, **({"SPARK_CONF_DIR": str(tmp_path)} if own else {})}
+    command = [sys.executable, "-c", LATE]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240, check=True
+    )
+    assert "an error while it runs" in done.stderr
+    assert ("an error as it stops" in done.stderr) == own
 
 
 @pytest.mark.timeout(300)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from time import perf_counter
 from typing import Any, ClassVar, Final
+
+import msgspec
 
 from flamecore.abc.hooks import hookimpl
 from flamecore.abc.sink import Guarantee, Sink
@@ -35,6 +38,9 @@ class _Counted(Reader):
         self._type = context.type
         self._classes = classes_of(context.type)
         self._fits = TypeMatcher(depth=0).test_of(context.type)
+        # For these msgspec accepts nothing but instances, in a third of the time that it takes to list all classes. The
+        # list that it makes is dropped: it has plain numbers in the place of those of a subclass.
+        self._listed: Any = {id(str): list[str], id(int): list[int]}.get(id(context.type))
 
     def batch(self, values: Sequence[Any]) -> Batch:
         positions = range(self.next, self.next + len(values))
@@ -51,6 +57,10 @@ class _Counted(Reader):
 
     def _are_declared(self, values: Sequence[Any]) -> bool:
         """Return whether all values are of a declared class."""
+        if self._listed is not None:
+            with suppress(msgspec.ValidationError):
+                msgspec.convert(values, self._listed)
+                return True
         # Mostly all are of one class: to count it takes two thirds of the time of looking each of them up.
         kinds = list(map(type, values))
         return (kinds.count(kinds[0]) == len(kinds) and kinds[0] in self._classes) or self._classes.issuperset(kinds)

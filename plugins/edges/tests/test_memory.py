@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
+from datetime import date
+from decimal import Decimal
+from http import HTTPStatus
 from typing import Any
 
 import pytest
@@ -214,5 +217,40 @@ def test_values_of_other_classes_than_declared_are_malformed(given: list[Any], f
         assert batch is not None
         assert list(batch.values) == fitting
         assert [rejected.raw for rejected in batch.rejected] == [value for value in given if value not in fitting]
+
+    asyncio.run(run())
+
+
+class Text(str):
+    __slots__ = ()
+
+
+class Number(int):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "fitting"),
+    [
+        (int, [1, Number(2), True, 2**70, HTTPStatus.OK], 5),
+        (int, [1, 2.0], 1),
+        (int, [1, "2"], 1),
+        (int, [1, None], 1),
+        (int, range(3), 3),
+        (str, ["a", Text("b"), "\ud800"], 3),
+        (str, ["a", b"b"], 1),
+        (str, ["a", HTTPStatus.OK, date(2026, 1, 1), Decimal(1)], 1),
+    ],
+)
+def test_values_of_a_declared_class_are_handed_on_as_they_are(kind: type, given: Sequence[Any], fitting: int) -> None:
+    context = EdgeContext("values", given=given, type=kind)
+
+    async def run() -> None:
+        reader = await MemorySource(None, context).open("")
+        batch = await reader.read(10)
+        assert batch is not None
+        assert list(map(type, batch.values)) == list(map(type, given))[:fitting]
+        assert list(batch.values) == list(given)[:fitting]
+        assert [rejected.raw for rejected in batch.rejected] == list(given)[fitting:]
 
     asyncio.run(run())

@@ -101,19 +101,37 @@ class Origin(NamedTuple):
     Attributes:
         vertex: The vertex.
         at_end: Meaning of the end of a front.
-        sizes: Sizes, periods and gaps of the windows that it feeds; None: the step is the user's.
+        sizes: Distances of marks that suit the windows and times it feeds; None: the step is the user's.
     """
 
     vertex: Marking
     at_end: AtEnd | None
     sizes: list[int] | None
 
-    def feed(self, *sizes: int) -> None:
-        """Note windows or times that it feeds: marks are as far apart as they allow."""
+    def feed(self, *sizes: int, instants: tuple[int, ...] = ()) -> None:
+        """Note windows or times that it feeds: marks are as far apart as they allow.
+
+        Args:
+            sizes: Sizes, periods and gaps.
+            instants: Times at which a mark has to be exact: the step divides them.
+        """
         if self.sizes is not None:
-            self.sizes.extend(sizes)
+            self.sizes.extend([*map(default_step, sizes), *instants])
             if self.sizes:
-                self.vertex.step = math.gcd(*map(default_step, self.sizes))
+                self.vertex.step = math.gcd(*self.sizes)
+
+    def feed_windows(self, strategy: Strategy) -> None:
+        """Note windows that it feeds.
+
+        A mark comes exactly when one ends, and when it accepts no more items: otherwise it would still accept items
+        up to the next mark. Sessions end at any time.
+        """
+        windows = strategy.windows
+        offset = windows.offset if isinstance(windows, (Fixed, Sliding)) else 0
+        instants = (
+            () if windows.merging or isinstance(windows, Same) or windows.endless else (offset, strategy.lateness)
+        )
+        self.feed(*_sizes(windows), instants=instants)
 
 
 def _sizes(windows: WindowFn) -> list[int]:
@@ -159,7 +177,8 @@ def event_time(
         at_end: Meaning of the end of the input. `close`: nothing will come any more, so all windows end. `keep`:
             windows that are open wait for records that are appended, or for the next phase. Default: `keep` in
             jobs that keep state, else `close`.
-        step: How far apart watermarks are said; by default a tenth of the smallest window, which delays none.
+        step: How far apart watermarks are said; by default a tenth of the smallest window, or less where the end of a
+            window, its offset or its lateness is no multiple of that, so that no window of fixed times is delayed.
         name: The name of the operation.
 
     Raises:
@@ -586,7 +605,7 @@ class TimedKeyed(KeyedStream[K, T]):
         except GraphError as error:
             raise _named("window", vertex, error) from None
         for origin in self._timed._origins:
-            origin.feed(*_sizes(windows))
+            origin.feed_windows(made)
         return Windowed(self, made)
 
     def process(self, function: type[StatefulFn[K, T, U]], *, name: str | None = None) -> Told[U, T]:
@@ -698,7 +717,7 @@ class TimedKeyed(KeyedStream[K, T]):
         panes = side.flat_map(to_all_shards, name=f"{called}.panes")
         both = Timed.merge(items, panes, name=f"{called}.both").key_by(shard_of)
         for origin in both._timed._origins:
-            origin.feed(*_sizes(strategy.windows))
+            origin.feed_windows(strategy)
         told = (
             both._with_times()
             ._bare()

@@ -166,3 +166,38 @@ def test_a_table_of_progress_shows_watermarks_and_what_holds_them_back() -> None
     text = console.file.getvalue()  # type: ignore[attr-defined]  # it is the one above
     for part in ("watermark sum", "5,000,000", "held by left/0", "pending sum", "dropped at sum"):
         assert part in text
+
+
+@pytest.mark.parametrize(
+    ("windows", "lateness", "times", "dropped"),
+    [
+        (w.fixed(seconds=3), 2, (1, 4.9, 2, 5, 2.5), [2.5]),
+        (w.fixed(seconds=60, offset=timedelta(seconds=7)), 0, (60, 66, 61, 67, 62), [62]),
+        (
+            w.sliding(seconds=60, every=timedelta(seconds=60), offset=timedelta(seconds=7)),
+            0,
+            (60, 66, 61, 67, 62),
+            [62],
+        ),
+        (w.calendar(days=1, tz="UTC"), 7, (0, 86_406, 1, 86_407, 2), [2]),
+    ],
+)
+def test_by_default_no_mark_delays_the_end_of_a_window_or_of_its_lateness(
+    windows: w.WindowFn, lateness: int, times: tuple[float, ...], dropped: list[float]
+) -> None:
+    flow = fc.Flow("ends")
+    timed = w.event_time(flow.source("times", float), lambda at: at, unit="s")
+    counts = timed.key_by(lambda at: None).window(windows, lateness=timedelta(seconds=lateness)).count()
+    counts.sink("counts")
+    counts.dropped.map(lambda item: item.value).sink("dropped")
+    assert flow.run({"times": [float(at) for at in times]})["dropped"] == dropped
+
+
+def test_a_side_is_kept_for_its_lateness_and_no_longer() -> None:
+    flow = fc.Flow("side")
+    timed = w.event_time(flow.source("times", float), lambda at: at, unit="s")
+    side = timed.key_by(lambda at: None).window(w.fixed(seconds=3), lateness=timedelta(seconds=2)).count()
+    looked = timed.key_by(lambda at: None).with_side(side)
+    looked.sink("looked")
+    looked.dropped.map(lambda item: item.value).sink("dropped")
+    assert flow.run({"times": [1.0, 5.0, 2.5]})["dropped"] == [2.5]

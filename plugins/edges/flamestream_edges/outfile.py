@@ -323,8 +323,16 @@ class FileSink(Sink):
         """Return the first of the positions whose bytes are as written.
 
         Raises:
-            SinkError: There is none.
+            SinkError: There is none, or others have written to the file after it was closed.
         """
+        hint = 'Put it back as it was; or add to the end of what others have left: mode = "append". To start afresh, '
+        hint += "take it away, and what the job keeps of its state."
+        if found[0].owner == NOBODY and self._size() > found[0].length:  # no batch can have been cut short
+            was, now = found[0].length, self._size()
+            what = (
+                f"{self._path} cannot be resumed: others have changed it since it was closed, from {was} bytes to {now}"
+            )
+            raise self._error(what, hint)
         for position in found:
             if self._holds(position):
                 return position
@@ -333,8 +341,6 @@ class FileSink(Sink):
             what = f"{self._path} cannot be resumed: {self._orders_path} is {state}, which has the orders of its rows"
             raise self._error(what, "Put it back; or start afresh, without the output and the job's state.")
         what = f"{self._path} cannot be resumed: it is {self._size()} bytes long and has been {found[-1].length}"
-        hint = 'Put it back as it was; or add to the end of what others have left: mode = "append". To start afresh, '
-        hint += "take it away, and what the job keeps of its state."
         raise self._error(what, hint)
 
     def _holds(self, position: Position) -> bool:

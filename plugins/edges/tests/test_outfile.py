@@ -92,7 +92,7 @@ def test_every_mode_starts_missing_output(path: Path) -> None:
 
 @pytest.mark.parametrize("tail", [b'"torn', b'"whole but not noted"\n', b"\0" * 5000])
 def test_a_torn_tail_is_cut(path: Path, tail: bytes) -> None:
-    asyncio.run(deliver(sink(path), [(5, ["a"]), (9, ["b"])]))
+    kill(path, [(5, ["a"]), (9, ["b"])])
     with path.open("ab") as file:
         file.write(tail)
     assert asyncio.run(deliver(sink(path, "resume"), [(12, ["c"])])) == 9
@@ -256,8 +256,10 @@ def test_batches_are_written_while_others_are_forced_to_the_disk(path: Path, mon
         (lambda path, side: path.write_text(""), "it is 0 bytes long and has been 4"),
         (lambda path, side: path.unlink(), "it is 0 bytes long and has been 4"),
         (lambda path, side: path.write_text("x"), "by another flow or from other inputs"),
+        (lambda path, side: path.write_text('"a"\n"b"\n'), "have changed it since it was closed, from 4 bytes to 8"),
+        (lambda path, side: path.write_text('"aa"\n'), "have changed it since it was closed, from 4 bytes to 5"),
     ],
-    ids=["missing", "damaged", "altered", "emptied", "gone", "foreign"],
+    ids=["missing", "damaged", "altered", "emptied", "gone", "foreign", "extended", "edited"],
 )
 def test_output_that_cannot_be_resumed_is_refused_and_left_alone(path: Path, spoil: Any, what: str) -> None:
     asyncio.run(deliver(sink(path), [(5, ["a"])]))

@@ -25,6 +25,7 @@ from flamecore.model.settings import JobSettings
 from flamecore.runtime.config.defaults import ACKERS
 from flamecore.runtime.config.layers import from_program
 from flamecore.runtime.config.read import make_config
+from flamecore.runtime.config.validate import unknown_key
 from flamecore.testing.flows.reference import Failed, interpret
 from flamecore.testing.simulation.simulation import SimulatedRun, Simulation
 
@@ -44,11 +45,12 @@ def assert_deterministic(
     """Run a flow under many interleavings, and compare each with the reference.
 
     The reference interpreter gives the expected output. The first run with each number of workers also finds functions
-    that change what they are given.
+    that change what they are given. A failing function ends each run and the reference at the same record: the check
+    then passes, and returns the outputs of the records before.
 
     Args:
         flow: The flow to check.
-        inputs: For each source, its records.
+        inputs: For each source, its records; a source that is left out has none.
         workers: Numbers of workers to try.
         seeds: Each is another interleaving, for each number of workers.
         ackers: Names of acker drivers, used in turn.
@@ -59,11 +61,13 @@ def assert_deterministic(
 
     Raises:
         AssertionError: An output differs, is missing or too many. The text names the output and the seed.
-        ConfigError: A setting has no meaning in these runs.
+        ConfigError: A setting has no meaning in these runs; the flow has no source of a name in `inputs`; or there is
+            nothing to run.
     """
     job = job_settings(settings or {})
     graph = flow if isinstance(flow, Graph) else flow.graph()
-    whole = {name: list(records) for name, records in inputs.items()}
+    whole, seeds = records_of(graph, inputs), tuple(seeds)
+    require_some(seeds=seeds, workers=workers, ackers=ackers)
     strategies = [acker_named(name) for name in ackers]
     skips, wall = job.on_error != "fail", job.clock == "wall"
     wanted, failed = ({}, None) if wall else _expected(graph, whole, skip_failing=skips, clock=job.clock)
@@ -90,6 +94,30 @@ def assert_deterministic(
                 first = wanted if first is None else first
             compare(run, wanted, failed, where)
     return first or {}
+
+
+def records_of(graph: Graph, inputs: Mapping[str, Iterable[Any]]) -> dict[str, list[Any]]:
+    """Return the records of each source.
+
+    Raises:
+        UnknownKeyError: The graph has no source of a name.
+    """
+    known = [source.name for source in graph.sources]
+    for name in inputs:
+        if name not in known:
+            raise unknown_key(f"source.{name}", known, where=": the flow has no such source (inputs)")
+    return {name: list(records) for name, records in inputs.items()}
+
+
+def require_some(**choices: Sequence[object]) -> None:
+    """Require that each argument of a check has a value: without any, the check would run nothing and pass.
+
+    Raises:
+        ConfigError: One has none.
+    """
+    for name, values in choices.items():
+        if not values:
+            raise ConfigError(f"{name} is empty, so nothing would be checked", hint=f"Leave {name} out.", path=name)
 
 
 def job_settings(settings: Mapping[str, Any]) -> JobSettings:

@@ -21,7 +21,7 @@ from flamecore.model.clock import BLOCK, ClockName
 from flamecore.model.graph import Graph
 from flamecore.model.meta import MAX_TIME
 from flamecore.runtime.config.defaults import ACKERS
-from flamecore.testing.flows.deterministic import acker_named, compare_outputs
+from flamecore.testing.flows.deterministic import acker_named, compare_outputs, records_of, require_some
 from flamecore.testing.flows.reference import Failed, interpret
 from flamecore.testing.simulation.crashes import Crashes, Played
 from flamecore.testing.simulation.trouble import Trouble
@@ -44,11 +44,12 @@ def assert_exactly_once(
     order. A job is run in one simulated process or on several, and dies, in whole or in part, at moments that a seed
     decides; stores and sinks fail, or succeed and lose the answer; stored data is damaged; processes that were taken
     for dead go on; connections are cut; the wall clock is put back by an hour. It is started again, perhaps with
-    another number of workers, until it is done.
+    another number of workers, until it is done. A failing function ends the job at the same record as the reference:
+    the check then passes.
 
     Args:
         flow: The flow to check.
-        inputs: For each source, its records.
+        inputs: For each source, its records; a source that is left out has none.
         seeds: Each is another story.
         workers: Numbers of workers to try.
         ackers: Names of acker drivers to try.
@@ -64,10 +65,12 @@ def assert_exactly_once(
     Raises:
         AssertionError: An output differs, is missing or too many, or the job ended as it should not. The text gives the
             first difference, the seed, and the events before.
+        ConfigError: The flow has no source of a name in `inputs`, or there is nothing to run.
         GraphError: `trouble` has sources grow, and what the outputs then are is not determined.
     """
     graph = flow if isinstance(flow, Graph) else flow.graph()
-    whole = {name: list(records) for name, records in inputs.items()}
+    whole, seeds = records_of(graph, inputs), tuple(seeds)
+    require_some(seeds=seeds, workers=workers, ackers=ackers)
     strategies: dict[str, Callable[[AckerPlan], Acker]] = {name: acker_named(name) for name in ackers}
     reference = Reference(graph, whole, skip_failing=on_error == "skip")
     counts: Counter[str] = Counter()

@@ -121,10 +121,10 @@ class FrontTasks:
             readings: The partitions that each task reads.
             max_uncommitted: Most records of the job that no snapshot covers; None: there are no snapshots.
         """
-        plan, fronts = self._plan, worker_task.worker.fronts
+        plan, worker = self._plan, worker_task.worker
+        fronts = worker.fronts
         uncommitted = None if max_uncommitted is None else self._share(max_uncommitted, len(fronts))
-        share = self._share(plan.settings.max_in_flight, len(fronts))
-        room = room_of(plan.settings.clock)(fronts, share, uncommitted)
+        room = room_of(plan.settings.clock)(fronts, plan.in_flight_of(worker.index), uncommitted)
         self._rooms.append(room)
         self.tasks += [FrontTask(each, worker_task, plan, room, self.stop) for each in readings]
         waits = len(plan.fronts) > 1 or plan.graph.has_timers  # a single front keeps no other waiting

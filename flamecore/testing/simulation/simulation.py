@@ -171,7 +171,7 @@ class Simulation:
         self.outputs: dict[str, list[Any]] = {name: [] for name in self.plan.rears}
         self.channels: dict[tuple[str, str], deque[Any]] = {}
         self.open_fronts = {front.number: f"worker/{self.plan.host_of(front.number)}" for front in fronts}
-        self.room = room_of(clock)({front.number: front for front in fronts}, self.settings.max_in_flight)
+        self.room = room_of(clock)({front.number: front for front in fronts}, self.plan.max_in_flight)
         self.ends: dict[FrontId, int] = {}
         self.failures: dict[str, Failure] = {}
         self.sent: dict[str, int] = {}

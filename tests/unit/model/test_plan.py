@@ -46,6 +46,31 @@ def test_all_workers_host_fronts_of_a_scan_and_own_its_keys(workers: int, beside
     assert {plan.host_of(number) for number in range(1, workers + 1)}.isdisjoint(plan.owners)
 
 
+@pytest.mark.parametrize("files", [1, 2, 3, 5])
+@pytest.mark.parametrize("workers", [2, 4])
+def test_each_host_of_a_scan_reads_two_blocks_ahead_or_more(workers: int, files: int) -> None:
+    flow, keyed = words()
+    keyed.count(scan=True).sink("counts")
+    fronts = tuple(FrontId("lines", number) for number in range(files))
+    plan = Plan(flow.graph(), fronts, JobSettings(workers=workers, clock="blocks"))
+    hosts = range(min(workers, files))
+    parts = [plan.in_flight_of(worker) for worker in range(workers)]
+    assert all((parts[worker] >= 2 * 4096) if worker in hosts else (parts[worker] == 0) for worker in range(workers))
+    assert sum(parts) <= plan.max_in_flight == workers * 8192
+    plan = Plan(flow.graph(), fronts, JobSettings(workers=workers, clock="blocks", max_in_flight=5000))
+    assert sum(plan.in_flight_of(worker) for worker in range(workers)) <= 5000 == plan.max_in_flight
+
+
+@pytest.mark.parametrize(
+    ("workers", "clock", "scan"), [(1, "blocks", True), (2, "sequence", True), (2, "blocks", False)]
+)
+def test_other_jobs_have_one_credit_for_all_workers(workers: int, clock: Any, scan: bool) -> None:
+    flow, keyed = words()
+    keyed.count(scan=scan).sink("counts")
+    plan = Plan(flow.graph(), (FrontId("lines", 0),), JobSettings(workers=workers, clock=clock))
+    assert plan.max_in_flight == 8192 == plan.in_flight_of(plan.host_of(1))
+
+
 @pytest.mark.parametrize("how", ["fold", "reduce", "group", "map", "count, then fold", "stateful_map"])
 def test_all_workers_share_functions_of_users(how: str) -> None:
     flow, keyed = words()

@@ -688,24 +688,26 @@ class Rows(Sequence[tuple[object, ...]]):
         return repr(list(self))
 
 
-class Beside(list[Any]):
-    """Payloads with a column beside them: what a function gives of each.
+Column = tuple[Callable[[Any], Any], Sequence[Any]]
+"""A function, and what it gives of each of some payloads; neither is changed any more."""
 
-    A part of them has its part of the column; what mixes payloads makes a plain list, without it. So nothing may rely
-    on the column, which spares calls.
+
+class Beside(list[Any]):
+    """Payloads with columns beside them: what some functions give of each.
+
+    A part of them has its part of the columns; what mixes payloads makes a plain list, without them. So nothing may
+    rely on a column, which spares calls.
 
     Args:
         payloads: The payloads.
-        by: The function.
-        column: Its results, one for each payload; they must not be changed any more.
+        columns: The columns, each with one entry for each payload.
     """
 
-    __slots__ = ("by", "column")
+    __slots__ = ("columns",)
 
-    def __init__(self, payloads: Iterable[Any], by: Callable[[Any], Any], column: Sequence[Any]) -> None:
+    def __init__(self, payloads: Iterable[Any], *columns: Column) -> None:
         super().__init__(payloads)
-        self.by = by
-        self.column = column
+        self.columns = columns
 
     @overload
     def __getitem__(self, index: SupportsIndex) -> Any: ...
@@ -715,11 +717,28 @@ class Beside(list[Any]):
 
     def __getitem__(self, index: SupportsIndex | slice) -> Any:
         found = super().__getitem__(index)
-        return Beside(found, self.by, self.column[index]) if isinstance(index, slice) else found
+        if not isinstance(index, slice):
+            return found
+        return Beside(found, *[(by, column[index]) for by, column in self.columns])
+
+
+def column_of(payloads: Sequence[Any], by: Callable[[Any], Any]) -> Sequence[Any] | None:
+    """Return what a function gives of each payload, if that is beside them.
+
+    Args:
+        payloads: The payloads.
+        by: The function.
+    """
+    if type(payloads) is Beside:
+        for function, column in payloads.columns:
+            # By identity: a callable of the user's need not be hashable, nor tell its equals.
+            if function is by:
+                return column
+    return None
 
 
 def chosen(payloads: Sequence[Any], indexes: Sequence[int], found: list[Any]) -> list[Any]:
-    """Return some of the payloads, with the column beside them if there is one.
+    """Return some of the payloads, with the columns beside them if there are any.
 
     Args:
         payloads: All payloads.
@@ -728,8 +747,7 @@ def chosen(payloads: Sequence[Any], indexes: Sequence[int], found: list[Any]) ->
     """
     if type(payloads) is not Beside:
         return found
-    column = payloads.column
-    return Beside(found, payloads.by, [column[at] for at in indexes])
+    return Beside(found, *[(by, [column[at] for at in indexes]) for by, column in payloads.columns])
 
 
 def many_of(function: Callable[..., Any]) -> Callable[[Sequence[Any]], Sequence[Any]] | None:
@@ -813,7 +831,7 @@ class Lines(Sequence[str]):
 def concat(parts: Sequence[Sequence[object]]) -> Sequence[object]:
     """Return the payloads of several runs, one after the other.
 
-    Parts that are all rows of one width, or all lines, stay so, and those that have one column beside them keep it.
+    Parts that are all rows of one width, or all lines, stay so, and columns that all have beside them are kept.
     """
     if len(parts) < 2:  # by far the most frequent
         return parts[0] if parts else []
@@ -823,9 +841,14 @@ def concat(parts: Sequence[Sequence[object]]) -> Sequence[object]:
         if len(rows) == len(parts) and len(set(map(len, rows))) == 1:
             return Rows([_together(columns) for columns in zip(*rows, strict=True)])
     elif kind is Beside:
-        noted = [part for part in parts if type(part) is Beside]
-        if len(noted) == len(parts) and all(part.by is noted[0].by for part in noted):
-            return Beside(_together(parts), noted[0].by, _together([part.column for part in noted]))
+        assert isinstance(parts[0], Beside)
+        columns: list[Column] = []
+        for by, _ in parts[0].columns:
+            found = [column for part in parts if (column := column_of(part, by)) is not None]
+            if len(found) == len(parts):
+                columns.append((by, _together(found)))
+        if columns:
+            return Beside(_together(parts), *columns)
     elif kind is Lines:
         texts = [part.text for part in parts if type(part) is Lines]
         if len(texts) == len(parts):

@@ -9,13 +9,25 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import compress
-from operator import not_
-from typing import Final
+from operator import itemgetter, not_
+from typing import Any, Final
 
 from flamecore.abc.operator import Fail, Operator, Run, Site, Step, Way, each
 from flamecore.errors import PlaceError
-from flamecore.model.batch import DerivedOrders, Orders, concat, extended, joined, made_of, materialise, selected
+from flamecore.model.batch import (
+    Beside,
+    Column,
+    DerivedOrders,
+    Orders,
+    concat,
+    extended,
+    joined,
+    made_of,
+    materialise,
+    selected,
+)
 from flamecore.model.clock import block_of
 from flamecore.model.failure import shorten_repr
 from flamecore.model.hashing import check_key, key_group, key_groups, stable_hash
@@ -199,7 +211,7 @@ def routed(
     elif isinstance(route, ByTime):
         parted = DealingByTime(workers)
     elif isinstance(route, ByKey):
-        parted = _PartingByKey(route.placed, owners, place, fail, workers)
+        parted = _PartingByKey(route.placed, owners, place, fail, workers, notes=vertex.ordered)
     else:
         parted = _Parting(place, fail, workers)
     step = _to_place(vertex.index, here, worker, outboxes, fail, place)
@@ -348,22 +360,42 @@ class _PartingByKey(_Parting):
         key: The function to what is hashed.
         owners: Owner of each key group.
         place, fail, workers: As for `_Parting`.
+        notes: Whether the keys go along beside the payloads. Operations that take keys in columns then need no call
+            for each.
     """
 
     def __init__(
-        self, key: Callable[[object], object], owners: Sequence[int], place: Place, fail: Fail, workers: int
+        self,
+        key: Callable[[object], object],
+        owners: Sequence[int],
+        place: Place,
+        fail: Fail,
+        workers: int,
+        *,
+        notes: bool = False,
     ) -> None:
         super().__init__(place, fail, workers)
-        self._key, self._owners = key, owners
+        self._key, self._owners, self._notes = key, owners, notes
         self._texts, self._keys = _PlaceCache(), _PlaceCache()
 
     def __call__(self, orders: Orders, trace: int, payloads: Sequence[object]) -> Sequence[Part]:
         texts = self._texts.helps and type(payloads[0]) is str and set(map(type, payloads)) == {str}
+        columns: list[Column] = []
         try:
-            found = self._texts.find(payloads, self._places_of) if texts else self._find(payloads)
+            if texts:
+                found = self._texts.find(payloads, self._places_of)
+            else:
+                keys = list(map(self._key, payloads))
+                found = self._keys.find(keys, self._owners_of) if self._keys.helps else self._owners_of(keys)
+                if self._notes:
+                    columns.append((self._key, keys))
         except Exception:  # noqa: BLE001 - the item-by-item path repeats the call, and reports it
             return super().__call__(orders, trace, payloads)
         orders = materialise(orders)
+        if type(payloads) is Beside:
+            columns += payloads.columns
+        if columns:
+            return self._with_columns(found, orders, payloads, columns)
         if self.workers == 2:  # one pass of C for each list
             other = list(map(not_, found))
             return [
@@ -378,16 +410,52 @@ class _PartingByKey(_Parting):
             add_payload(payload)
         return parts
 
-    def _find(self, payloads: Sequence[object]) -> Sequence[int]:
-        """Return the places of payloads by their keys."""
-        keys = list(map(self._key, payloads))
-        return self._keys.find(keys, self._owners_of) if self._keys.helps else self._owners_of(keys)
+    def _with_columns(
+        self, found: Sequence[int], orders: Sequence[bytes], payloads: Sequence[object], columns: Sequence[Column]
+    ) -> Sequence[Part]:
+        """Return the parts of payloads with columns beside them.
+
+        Args:
+            found: The worker of each.
+            orders: The order of each.
+            payloads: The payloads.
+            columns: The columns beside them.
+        """
+        return [
+            (pick(orders), Beside(pick(payloads), *[(by, pick(column)) for by, column in columns]))
+            for pick in _picks(found, self.workers)
+        ]
 
     def _places_of(self, payloads: Sequence[object]) -> Sequence[int]:
         return self._owners_of(list(map(self._key, payloads)))
 
     def _owners_of(self, keys: Sequence[object]) -> Sequence[int]:
         return list(map(self._owners.__getitem__, key_groups(keys)))
+
+
+def _picks(found: Sequence[int], workers: int) -> list[Callable[[Sequence[Any]], list[Any]]]:
+    """Return for each worker a function that picks its entries of a column, in C loops.
+
+    Args:
+        found: The worker of each entry.
+        workers: Number of workers.
+    """
+    if workers == 2:
+        other = list(map(not_, found))
+        return [lambda column: list(compress(column, other)), lambda column: list(compress(column, found))]
+    indexes: list[list[int]] = [[] for _ in range(workers)]
+    adds = [some.append for some in indexes]
+    for index, owner in enumerate(found):
+        adds[owner](index)
+    return [partial(_picked, some) for some in indexes]
+
+
+def _picked(indexes: Sequence[int], column: Sequence[Any]) -> list[Any]:
+    """Return the entries of a column at some indexes."""
+    if len(indexes) < 2:  # a getter of one index returns no tuple
+        return [column[at] for at in indexes]
+    # A subclass would be asked for each entry by its own method.
+    return [*itemgetter(*indexes)(column if type(column) is list else list(column))]
 
 
 class RecordPlaces:

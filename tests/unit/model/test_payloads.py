@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flamecore.errors import CodecError
-from flamecore.model.batch import Beside, Lines, Rows, chosen, concat, many_of
+from flamecore.model.batch import Beside, Lines, Rows, chosen, column_of, concat, many_of
 from flamecore.model.messages import Items, Released
 from flamecore.runtime.codec.codec import Codec
 
@@ -23,7 +23,7 @@ lines = st.lists(texts.map(lambda text: f"{text}\n"))
 noted = st.one_of(
     rows.map(lambda wanted: (Rows(list(zip(*wanted, strict=True))), wanted)),
     lines.map(lambda wanted: (Lines("".join(wanted)), wanted)),
-    st.lists(st.integers(), min_size=1).map(lambda wanted: (Beside(wanted, abs, [*map(abs, wanted)]), wanted)),
+    st.lists(st.integers(), min_size=1).map(lambda wanted: (Beside(wanted, (abs, [*map(abs, wanted)])), wanted)),
 )
 Both = tuple[Sequence[Any], list[Any]]
 
@@ -69,21 +69,42 @@ def test_payloads_of_one_form_keep_it() -> None:
     assert concat([Rows(([1],)), Rows(([2], [3]))]) == [(1,), (2, 3)]
 
 
-def test_a_column_beside_payloads_goes_with_them() -> None:
-    payloads = Beside([-1, 2, -3, 4], abs, [1, 2, 3, 4])
+def test_columns_beside_payloads_go_with_them() -> None:
+    payloads = Beside([-1, 2, -3, 4], (abs, [1, 2, 3, 4]), (str, ["-1", "2", "-3", "4"]))
     part = payloads[1:3]
-    assert (type(part), part.column) == (Beside, [2, 3])
+    assert (type(part), part.columns) == (Beside, ((abs, [2, 3]), (str, ["2", "-3"])))
     together = concat([part, payloads[3:]])
     assert isinstance(together, Beside)
-    assert (together, together.by, together.column) == ([2, -3, 4], abs, [2, 3, 4])
-    for other in ([5], Beside([5], str, ["5"])):
+    assert (together, together.columns) == ([2, -3, 4], ((abs, [2, 3, 4]), (str, ["2", "-3", "4"])))
+    for other in ([5], Beside([5], (repr, ["5"]))):
         assert type(concat([part, other])) is list
-
-
-def test_what_is_chosen_of_payloads_has_its_part_of_the_column() -> None:
-    some = chosen(Beside([-1, 2, -3], abs, [1, 2, 3]), [0, 2], [-1, -3])
+    some = concat([part, Beside([5], (repr, ["5"]), (str, ["5"]))])
     assert isinstance(some, Beside)
-    assert (some, some.by, some.column) == ([-1, -3], abs, [1, 3])
+    assert (some, some.columns) == ([2, -3, 5], ((str, ["2", "-3", "5"]),)), "those that all parts have"
+
+
+def test_a_column_is_found_by_its_function_alone() -> None:
+    class Same:
+        """A callable that equals any other, and has no hash."""
+
+        __hash__ = None  # type: ignore[assignment]
+
+        def __eq__(self, other: object) -> bool:
+            return True
+
+        def __call__(self, value: int) -> int:
+            return value
+
+    one, other = Same(), Same()
+    payloads = Beside([7], (one, [1]), (abs, [2]))
+    assert [column_of(payloads, by) for by in (one, abs, other, str)] == [[1], [2], None, None]
+    assert column_of([7], abs) is None
+
+
+def test_what_is_chosen_of_payloads_has_its_part_of_the_columns() -> None:
+    some = chosen(Beside([-1, 2, -3], (abs, [1, 2, 3])), [0, 2], [-1, -3])
+    assert isinstance(some, Beside)
+    assert (some, some.columns) == ([-1, -3], ((abs, [1, 3]),))
     for payloads in ([-1, 2, -3], (-1, 2, -3)):
         assert type(chosen(payloads, [0, 2], [-1, -3])) is list
         assert chosen(payloads, [0, 2], [-1, -3]) == [-1, -3]

@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flamecore.abc.operator import each
+from flamecore.abc.operator import Work, each
+from flamecore.model.batch import Beside, column_of
 from flamecore.model.hashing import key_group, owners, stable_hash
 from flamecore.model.meta import GlobalTime
+from flamecore.model.ordered import Ordered
 from flamecore.model.vertices import ByHash, ByKey, ByTime, Grouping, Map, Route, Vertex
 from flamecore.runtime.operators import exchange as routing
 from flamecore.runtime.operators.exchange import Outbox, arrive, place_finder, routed
@@ -136,6 +138,53 @@ def check_runs_go_where_their_items_would(route: Route, lists: list[list[Any]], 
         for place, value in zip(places, values, strict=True):
             other.step(place, 7, True, value)
     assert one.all() == other.all()
+
+
+class Nothing(Ordered):
+    """An ordered operation that is only routed to."""
+
+    def work(self) -> Work:
+        raise NotImplementedError
+
+
+@given(
+    st.lists(st.lists(st.integers(-9, 9), min_size=1, max_size=12), max_size=3),
+    st.sampled_from((2, 3, 4)),
+    st.booleans(),
+    st.booleans(),
+)
+def test_columns_beside_payloads_go_along(
+    lists: list[list[int]], workers: int, is_ordered: bool, are_noted: bool
+) -> None:
+    key = abs if is_ordered else str
+    route = ByKey(key)
+    vertex = Nothing("nothing", route=route, index=5) if is_ordered else None
+    arrived: list[Any] = []
+    outboxes = [Outbox() for _ in range(workers)]
+    _, run = routed(
+        vertex or Map("map", route=route, index=5, function=abs),
+        lambda order, trace, alive, payload: pytest.fail("it came alone"),
+        lambda orders, trace, payloads: arrived.append((orders, payloads)),
+        worker=0,
+        owners=owners(workers),
+        outboxes=outboxes,
+        fail=lambda *failure: pytest.fail(f"{failure}"),
+    )
+    wanted: list[list[int]] = [[] for _ in range(workers)]
+    time = 0
+    for some in lists:
+        places = [GlobalTime(time + at, 1).encode() for at in range(len(some))]
+        time += len(some)
+        run(places, 7, Beside(some, (hex, [*map(hex, some)])) if are_noted else some)
+        for value in some:
+            wanted[owners(workers)[key_group(stable_hash(key(value)))]].append(value)
+    sent = [[payloads for *_, payloads in outbox.take()] for outbox in outboxes]
+    for worker, runs_of in enumerate([[payloads for _, payloads in arrived], *sent[1:]]):
+        assert [value for payloads in runs_of for value in payloads] == wanted[worker]
+        for payloads in runs_of:
+            assert column_of(payloads, hex) == ([*map(hex, payloads)] if are_noted else None)
+            assert column_of(payloads, key) == ([*map(key, payloads)] if is_ordered else None)
+    assert not sent[0]
 
 
 def test_keys_are_not_computed_where_one_worker_owns_all() -> None:

@@ -13,7 +13,7 @@ from operator import itemgetter
 from types import GenericAlias
 from typing import Any, Final, NamedTuple
 
-from flamecore.model.batch import Beside, many_of
+from flamecore.model.batch import Beside, column_of, many_of
 from flamecore.model.types import returned
 from flamestream_windows.model.times import Unit, reader, reader_of_many
 
@@ -45,15 +45,15 @@ class Form(NamedTuple):
 
     def times(self, payloads: Sequence[Any]) -> Sequence[int]:
         """Return the times of several payloads."""
-        if type(payloads) is Beside and payloads.by is self.at:
-            return payloads.column
+        found: Sequence[int] | None = column_of(payloads, self.at)
+        if found is not None:
+            return found
         many = getattr(self.at, "many", None)
-        found: Sequence[int] = [*map(self.at, payloads)] if many is None else many(payloads)
-        return found
+        return [*map(self.at, payloads)] if many is None else many(payloads)
 
     def noted(self, payloads: Sequence[Any]) -> Beside:
         """Return payloads with their times as a column beside them."""
-        return Beside(payloads, self.at, self.times(payloads))
+        return Beside(payloads, (self.at, self.times(payloads)))
 
     def shown(self, payload: Any) -> Any:
         """Return the value of a payload."""
@@ -156,7 +156,7 @@ def mapped(form: Form, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
             times = form.times(payloads)
             kinds = repeat(VALUE) if form.kind is None else map(form.kind, payloads)
             values = of_many(payloads if value_of is None else [*map(value_of, payloads)])
-            return Beside(zip(kinds, times, values, strict=False), STAMPED.at, times)
+            return Beside(zip(kinds, times, values, strict=False), (STAMPED.at, times))
 
         made.many = all_stamped  # type: ignore[attr-defined]  # a function takes any attribute
     return made

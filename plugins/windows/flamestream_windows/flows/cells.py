@@ -332,15 +332,49 @@ class UpdateCells(GroupCells):
     def __init__(self, grouping: Grouping, form: Form) -> None:
         super().__init__(grouping, form)
         self._keeps = self._strategy.panes == "accumulating"
+        # The count of a window that gives a pane with each element is the number of its panes: one number, and no
+        # tuple, for each of very many cells.
+        self._plain = self._counts and self._keeps
 
     def _take_alike(
         self, keys: Sequence[Any], at: int, values: Sequence[Any], cells: Mapping[Turn, Mapping[Any, Any]]
     ) -> Found:
-        return self._take(keys, (at,) * len(keys), values, cells)
+        if not self._plain:
+            return self._take(keys, (at,) * len(keys), values, cells)
+        window = self._windows.stretch(at)
+        assert window is not None
+        turn = self._turn(window)
+        after: dict[Any, int] = {}
+        return [_replaced(turn, after)], self._counted(keys, window, cells.get(turn, _NOTHING), after)
+
+    def _counted(
+        self, keys: Sequence[Any], window: Window, before: Mapping[Any, int], after: dict[Any, int]
+    ) -> list[Stamp]:
+        """Count elements of one window, and return their panes.
+
+        Args:
+            keys: The key of each.
+            window: The window.
+            before: The cells of the window before.
+            after: The new cells so far, to which those of the keys are added.
+        """
+        newest, known = after.get, before.get
+        indexes: list[int] = []
+        add = indexes.append
+        for key in keys:
+            index = newest(key)
+            if index is None:
+                index = known(key, 0)
+            add(index)
+            after[key] = index + 1
+        made, last = pane_maker(window, Timing.EARLY, last=False), window[1] - 1
+        return [(VALUE, last, made(key, index + 1, index)) for key, index in zip(keys, indexes, strict=True)]
 
     def _take(
         self, keys: Sequence[Any], times: Sequence[int], values: Sequence[Any], cells: Mapping[Turn, Mapping[Any, Any]]
     ) -> Found:
+        if self._plain:
+            return self._take_counted(keys, times, cells)
         create, add, result = self._aggregate.create, self._aggregate.add, self._aggregate.result
         keeps, stretch, counts = self._keeps, self._windows.stretch, self._counts
         new: dict[Turn, dict[Any, tuple[Any, int]]] = {}
@@ -360,6 +394,35 @@ class UpdateCells(GroupCells):
             stamps.append((VALUE, last, made(key, accumulator if counts else result(accumulator), index)))
             after[key] = (accumulator if keeps else create(), index + 1)
         return [_replaced(turn, found) for turn, found in new.items()], stamps
+
+    def _take_counted(
+        self, keys: Sequence[Any], times: Sequence[int], cells: Mapping[Turn, Mapping[Any, Any]]
+    ) -> Found:
+        """Take elements that are counted, in stretches of one window each."""
+        stretch, count = self._windows.stretch, len(keys)
+        new: dict[Turn, dict[Any, int]] = {}
+        stamps: list[Stamp] = []
+        first = 0
+        while first < count:
+            window = stretch(times[first])
+            if window is None:
+                return []
+            start, end = window
+            behind = first + 1
+            while behind < count and start <= times[behind] < end:
+                behind += 1
+            turn = self._turn(window)
+            stamps += self._counted(keys[first:behind], window, cells.get(turn, _NOTHING), new.setdefault(turn, {}))
+            first = behind
+        return [_replaced(turn, found) for turn, found in new.items()], stamps
+
+    def _spread(self, cell: Any) -> tuple[Any, int]:
+        return (cell, cell) if self._plain else cell
+
+    def _gathered(self, accumulator: Any, number: int) -> Any:
+        if not self._plain:
+            return (accumulator, number)
+        return accumulator if accumulator == number else None
 
     def after(self, turn: Turn, watermark: int) -> Turn | None:
         expiry = self._strategy.expiry(self._window(turn))

@@ -355,10 +355,16 @@ def test_what_is_kept_follows_the_open_windows_and_not_the_stream(windows: Any, 
     assert len(operator._turns) + len(operator._holds) < 1200
 
 
+@pytest.mark.parametrize("workers", [1, 2, 4])
 @pytest.mark.parametrize("windows", [w.fixed(seconds=1), w.sessions(milliseconds=3)])
-def test_the_time_of_a_record_is_computed_once(windows: Any) -> None:
-    """It goes on beside the record to the next operation."""
+def test_the_time_and_key_of_a_record_are_computed_once(windows: Any, workers: int) -> None:
+    """They go on beside the record to the next operation, to another worker of the process, too."""
     asked: list[int] = []
+    keyed: list[int] = []
+
+    def key(number: int) -> int:
+        keyed.append(number)
+        return number % 13
 
     def at(number: int) -> int:
         asked.append(number)
@@ -366,10 +372,11 @@ def test_the_time_of_a_record_is_computed_once(windows: Any) -> None:
 
     flow = fc.Flow("once")
     timed = event_time(flow.source("numbers", int), at, unit="us")
-    timed.key_by(lambda number: number % 3).window(windows).count().map(lambda pane: pane.value).sink("out")
+    timed.key_by(key).window(windows).count().map(lambda pane: pane.value).sink("out")
     # Checks are on in tests, and look at each record by itself.
     outputs = flow.run(
-        {"numbers": range(5000)}, workers=1, settings={"job.check_types": False, "job.check_mutation": False}
+        {"numbers": range(5000)}, workers=workers, settings={"job.check_types": False, "job.check_mutation": False}
     )
     assert sum(outputs["out"]) == 5000
     assert sorted(asked) == [*range(5000)]
+    assert sorted(keyed) == [*range(5000)]

@@ -140,7 +140,7 @@ def calendar(
         raise ValueError(f"month={month}, day={day}: months are 1 to 12, and days 1 to 28, which every month has")
     try:
         ZoneInfo(tz)
-    except (ZoneInfoNotFoundError, ValueError) as error:
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:  # of a folder of zones, such as Europe
         raise ValueError(f"the zone {tz!r} is not known here; names are such as Europe/Berlin") from error
     return Calendar(*given[0], tz, DAYS.index(weekday), month, day)
 

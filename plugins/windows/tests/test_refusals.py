@@ -249,10 +249,29 @@ def test_triggers_by_time_need_the_wall_clock() -> None:
     assert len(flow.run({"records": [(1.0, 2)]}, settings={"job.clock": "wall"})["out"]) == 1
 
 
+class NotATime(datetime):
+    """A missing time among datetimes, as pandas has it: it is not equal to itself, and has no offset."""
+
+    def __eq__(self, other: object) -> bool:
+        return False
+
+    def __ne__(self, other: object) -> bool:
+        return True
+
+    __hash__ = datetime.__hash__
+
+    def utcoffset(self) -> timedelta | None:
+        raise ValueError("it does not support utcoffset")
+
+
+NOT_A_TIME = NotATime(1, 1, 1)
+
+
 @pytest.mark.parametrize(
     ("time", "text"),
     [
         (None, "the timestamp is missing"),
+        (NOT_A_TIME, "the timestamp is missing"),
         (float("nan"), "not a moment in time"),
         (datetime(2024, 1, 1), "has no zone"),
         (2**70, "out of range"),
@@ -269,6 +288,33 @@ def test_a_time_that_is_none_is_an_error_of_its_record(time: Any, text: str) -> 
     assert caught.value.vertex == "event_time"
     made = flow.run({"records": records}, workers=2, settings={"job.on_error": "skip"})
     assert [(pane.key, pane.value) for pane in made["out"]] == [("a", 2)]
+
+
+@pytest.mark.parametrize("unit", ["days", "weeks", "months", "years"])
+@pytest.mark.parametrize(
+    ("zone", "time"),
+    [
+        ("UTC", datetime(9999, 12, 31, 23, tzinfo=UTC)),
+        ("Europe/Berlin", datetime(9999, 12, 31, 23, tzinfo=UTC)),
+        ("America/New_York", datetime(1, 1, 1, tzinfo=UTC)),
+    ],
+)
+def test_a_time_beyond_the_calendar_is_an_error_of_its_record(unit: str, zone: str, time: datetime) -> None:
+    flow = fc.Flow("years")
+    timed = w.event_time(flow.source("records", tuple), lambda record: record[0])
+    units: dict[str, Any] = {unit: 1}
+    timed.key_by(lambda record: record[1]).window(w.calendar(**units, tz=zone)).count().sink("out")
+    records = [(1.0, "a"), (2.0, "a"), (time, "b")]  # which advances the watermark all the same
+    with pytest.raises(OperationError, match=r"is in no window of calendar\(.*: all of it has to be in the years 1 to"):
+        flow.run({"records": records})
+    made = flow.run({"records": records}, workers=2, settings={"job.on_error": "skip"})
+    assert [(pane.key, pane.value) for pane in made["out"]] == [("a", 2)]
+
+
+@pytest.mark.parametrize("zone", ["Europe/Mars", "Europe", ""])
+def test_a_zone_that_is_none_is_refused(zone: str) -> None:
+    with pytest.raises(ValueError, match="is not known here; names are such as Europe/Berlin"):
+        w.calendar(days=1, tz=zone)
 
 
 def test_a_function_that_fails_leaves_its_window_as_it_was() -> None:

@@ -36,6 +36,8 @@ def instant(value: Any) -> int:
     if type(value) is int and MIN < value <= END_OF_GLOBAL_WINDOW:
         return value
     if isinstance(value, datetime):
+        if value != value:  # NaT of pandas, which is a datetime
+            raise ValueError(f"the timestamp is missing: {value}")
         if value.utcoffset() is None:
             raise ValueError(f"the timestamp {value.isoformat()} has no zone; say which, such as tzinfo=UTC")
         return (value - EPOCH) // TICK

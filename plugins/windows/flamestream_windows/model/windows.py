@@ -246,7 +246,12 @@ class Calendar(WindowFn):
         return (self.stretch(at),)
 
     def stretch(self, at: int) -> Window:
-        return _period(self, (EPOCH + timedelta(microseconds=at)).astimezone(_zone(self.zone)).toordinal())
+        try:
+            return _period(self, (EPOCH + timedelta(microseconds=at)).astimezone(_zone(self.zone)).toordinal())
+        except (OverflowError, ValueError) as error:
+            raise ValueError(
+                f"{date_of(at).isoformat()} is in no window of {self}: all of it has to be in the years 1 to 9999"
+            ) from error
 
     def _first_day(self, number: int) -> int:
         """Return the ordinal of the first day of a period."""

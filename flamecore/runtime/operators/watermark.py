@@ -78,19 +78,23 @@ class Watermark:
         heappush(self.marks, (place, origin, value))
 
     def advance(self, place: bytes) -> bool:
-        """Take the marks of a place, the least; return whether they count."""
+        """Take the marks of a place, the least; return whether they count.
+
+        The end of a front, and its beginning after a restart, count only if the watermark grows by them. Otherwise what
+        comes behind would depend on where a run has found nothing more.
+        """
         marks, said, changed = self.marks, self._said, list[tuple[Origin, int | None, bool]]()
-        counts = altered = False
+        before, counts, altered = self.value, False, False
         while marks and marks[0][0] == place:
             _, origin, value = heappop(marks)
             last, idle = said[origin], origin in self._idle
             if value == DONE:
                 self._done |= {origin}
-                counts = altered = True
+                altered = True
                 continue
             if origin in self._quiet and value != IDLE:
                 self._quiet -= {origin}
-                counts = altered = True
+                altered = True
             if value == BEGUN:
                 continue
             if value == IDLE:
@@ -109,7 +113,7 @@ class Watermark:
             self._log.append((place, self.value, changed))
         if changed or altered:
             self.value = max(self.value, self._agreed())
-        return counts
+        return counts or self.value > before
 
     # Computed from all origins each time: the least rises with any of them, and fronts that become
     # idle, or end, drop out of it.

@@ -71,6 +71,28 @@ def test_marks_of_one_place_count_together() -> None:
     assert take(made) == [(True, 5), (True, 10)], "no 8 between, which one partition would not have given"
 
 
+def test_an_end_counts_only_if_the_watermark_grows_by_it() -> None:
+    """Where a run has found nothing more must not show: at such a place a partition would say a mark of its own."""
+    made, _ = watermark([(1, 1)])
+    made.put(place(1), (1, 1), 4)
+    made.put(place(2), (1, 1), DONE)
+    assert take(made) == [(True, 4), (False, 4)]
+    made, _ = watermark(FRONTS)
+    for time, origin, value in ((1, (1, 1), 4), (2, (1, 2), 9), (3, (1, 1), DONE)):
+        made.put(place(time), origin, value)
+    assert take(made) == [(True, MIN_TIME), (True, 4), (True, 9)]
+
+
+def test_a_beginning_counts_only_if_the_watermark_grows_by_it() -> None:
+    made, quiet = Watermark(), frozenset({(1, 1)})
+    made.connect({(1, 1): SAID}, lambda mark, value: None, NAMES, quiet)
+    made.restore([(4, (("said", 1, 4),))])
+    made.put(place(1), (1, 1), BEGUN)
+    made.put(place(2), (1, 1), 4)
+    made.put(place(3), (1, 1), 5)
+    assert take(made) == [(False, 4), (False, 4), (True, 5)]
+
+
 def test_of_a_front_only_higher_marks_count_of_a_partition_all() -> None:
     made, _ = watermark([(1, 1), (5, 0)])
     for time, origin, value in ((1, (1, 1), 4), (2, (5, 0), 4), (3, (1, 1), 4), (4, (5, 0), 4), (5, (1, 1), 3)):
@@ -337,7 +359,7 @@ def test_a_front_that_had_nothing_new_holds_nothing_back_from_its_end_on() -> No
     made = quiet_watermark(*FRONTS)
     for time, origin, value in ((1, (1, 1), BEGUN), (2, (1, 1), 5), (3, (1, 2), DONE), (4, (1, 1), 9)):
         made.put(place(time), origin, value)
-    assert take(made) == [(True, MIN_TIME), (True, MIN_TIME), (True, 5), (True, 9)]
+    assert take(made) == [(False, MIN_TIME), (True, MIN_TIME), (True, 5), (True, 9)]
     assert made.holding == (SAID, 1)
 
 

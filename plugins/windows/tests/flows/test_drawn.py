@@ -23,6 +23,7 @@ from flamecore.runtime.operators.ordered import OrderedBuffer, OrderedOperator
 from flamecore.runtime.operators.reorder import ReorderBuffer
 from flamecore.runtime.parts.front import Front
 from flamecore.testing import assert_deterministic, assert_exactly_once
+from flamecore.testing.simulation.trouble import Trouble
 from flamestream_windows import aggregates as agg
 from flamestream_windows import triggers as t
 from flamestream_windows import watermarks
@@ -185,6 +186,13 @@ def test_any_flow_gives_each_output_once(seeds: Seeds) -> None:
         except AssertionError as error:
             raise AssertionError(f"flow {seed}: {error}") from error
     assert counts["kill"] > 0, counts
+
+
+def test_where_a_run_ends_does_not_show_in_windows_of_windows() -> None:
+    """The end of a run once had the first windows say a watermark, and what came then was late in the second."""
+    flow, inputs = draw_flow(100098, "keep")
+    for trouble in (Trouble(faults=0), Trouble(kinds={"kill": 1, "turn": 1})):
+        assert_exactly_once(flow, inputs, seeds=(2, 4, 5, 13, 16), trouble=trouble)
 
 
 # Mistakes in the way of marks, timers and snapshots: each must show in some run.

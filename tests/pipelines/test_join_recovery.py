@@ -85,7 +85,7 @@ def test_a_job_with_a_worker_to_spare_is_drained(joined: Joined) -> None:
 def test_two_workers_of_one_name_are_told_apart(joined: Joined) -> None:
     """The former one is told why it has no part; the job says who it waits for, and the other hears of its end."""
     words = joined.words
-    with words.running(**joined.settings, deploy__start_timeout_s=4) as run:
+    with words.running(**joined.settings, deploy__start_timeout_s=15) as run:
         first = joined.worker("w0")
         wait_for(lambda: joined.nodes() == ["w0"], run)
         second = joined.worker("w0")
@@ -93,7 +93,7 @@ def test_two_workers_of_one_name_are_told_apart(joined: Joined) -> None:
         assert "another process has joined by the name of w0" in joined.said("w0")
         assert ended(run) == 2, run.said()
         assert second.wait(20) == 0, joined.said("w0")
-    assert "after 4 s not all workers have joined (of 2 workers: w0)" in run.said()
+    assert "after 15 s not all workers have joined (of 2 workers: w0)" in run.said()
     assert "flamestream check says the commands" in run.said()
 
 

@@ -235,13 +235,7 @@ class Job(AnyJob):
         else:
             epoch.node.stop.set()
 
-    def _release(self) -> None:
-        """Let go of the drivers, and of the values that a program has handed over."""
-        # The job stays until the garbage collector comes, since its parts know it.
-        del self._sources, self._sinks, self._make_acker, self._make_transport
-
     async def _run(self, stack: AsyncExitStack) -> None:
-        stack.callback(self._release)
         graph, settings, deadlines = self._graph, self.settings, self._deadlines
         graph.check(barrier=settings.barrier)
         history = await open_history(stack, self._store, graph, settings, deadlines, lost=self._end)

@@ -52,9 +52,10 @@ class SinkWriter:
         self.deadline = deadline
         self.delivered_up_to = delivered_up_to
         """Last time given to the sink, or returned by it when it was opened."""
-        self._sink: Sink | None = sink
+        self._sink = sink
         self._translate = translate
         self._encoded = translate is None and name in encoders_of({name: sink})
+        self._store = sink.write_encoded if self._encoded else sink.write
         self._writing = asyncio.Lock()
         self._halting: asyncio.Task[object] | None = None
         self._failed: Exception | None = None
@@ -74,18 +75,15 @@ class SinkWriter:
         async with self._writing:
             if self.deadline.error is not None:
                 raise self.deadline.error
-            sink = self._open_sink
             # Not held back for a snapshot, and not committed together with one: latency would be the interval of
             # snapshots. After a fault the same outputs come again under the same times, so the time that the sink
             # stores with its batch is enough to leave them out.
             try:
                 with self.deadline.during("write a batch", len(payloads)):
-                    if orders is not None:
-                        await sink.write_ordered(time, orders, payloads)
-                    elif self._encoded:
-                        await sink.write_encoded(time, payloads)
+                    if orders is None:
+                        await self._store(time, payloads)
                     else:
-                        await sink.write(time, payloads)
+                        await self._sink.write_ordered(time, orders, payloads)
             except Exception as error:
                 self._failed = error
                 raise
@@ -96,12 +94,7 @@ class SinkWriter:
         async with self._writing:
             # Set before the sync: all outputs below are in the sink, and a sync that fails may have given it the time.
             self.delivered_up_to = max(self.delivered_up_to, time)
-            await self.deadline.call(self._open_sink.sync(time), "make its output durable")
-
-    @property
-    def _open_sink(self) -> Sink:
-        assert self._sink is not None, "it was halted, and nothing follows"
-        return self._sink
+            await self.deadline.call(self._sink.sync(time), "make its output durable")
 
     async def halt(self) -> None:
         """Wait for the batch being written, and let no other follow.
@@ -117,12 +110,6 @@ class SinkWriter:
         await self.deadline.wait_done(self._halting)
         if self._failed is not None:
             raise self._failed
-
-    # The parts of a job know each other, and stay until the garbage collector comes. The outputs of a program must not
-    # stay with them, once it has dropped them.
-    def release(self) -> None:
-        """Let go of the sink, which was halted."""
-        self._sink = None
 
 
 class DeliveryReports:
@@ -259,9 +246,8 @@ class RearTask:
         return f"its output is stored below time {self.reached}" if self.reached > MIN_TIME else "it has stored nothing"
 
     def aclose(self) -> None:
-        """Cancel the timer, and let go of the sink, which was halted."""
+        """Cancel the timer."""
         self._reports.aclose()
-        self.writer.release()
 
 
 def _number(payload: object) -> int:

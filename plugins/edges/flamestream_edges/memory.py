@@ -91,9 +91,6 @@ class SequenceReader(_Counted):
         values = self._values[self.next : self.next + limit]
         return self.batch(values) if len(values) else None
 
-    async def aclose(self) -> None:
-        self._values = ()  # those of a program must not stay as long as the parts of its job
-
 
 class IteratorReader(_Counted):
     """Values of an iterator.

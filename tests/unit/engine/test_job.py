@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import weakref
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -85,26 +83,3 @@ def test_a_job_runs_once() -> None:
             await job.run()
 
     run_virtually(run())
-
-
-class Thing:
-    """A value that a weak reference can tell of."""
-
-
-def test_values_of_a_program_go_when_it_drops_them() -> None:
-    """Not only when the collector comes: a job is many parts that know each other."""
-    flow = fc.Flow("dropped")
-    flow.source("things", Thing).map(lambda _: Thing()).sink("out")
-    things = [Thing() for _ in range(10)]
-    gc.collect()
-    gc.disable()
-    try:
-        outputs = flow.run({"things": things}, settings={"job.max_in_flight": 2})
-        given = [weakref.ref(thing) for thing in things]
-        made = [weakref.ref(thing) for thing in outputs["out"]]
-        assert None not in [thing() for thing in made]
-        del things, outputs
-        # A task that was ended in the midst of its wait keeps the last values that it had.
-        assert [thing() for thing in given[:-2] + made[:-2]] == [None] * 16
-    finally:
-        gc.enable()

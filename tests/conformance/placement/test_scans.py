@@ -125,8 +125,10 @@ def kept_block() -> Iterator[None]:
 @pytest.mark.parametrize("block", [1, 3, 16, 4096])
 def test_a_scan_is_a_plain_count(made: Callable[..., fc.Flow], block: int) -> None:
     BLOCK.set(block)
-    found = assert_deterministic(made(scan=True), inputs(block), seeds=range(4), settings=BLOCKS)
-    assert found == assert_deterministic(made(scan=False), inputs(block), seeds=[0], workers=[1], settings=BLOCKS)
+    flow, plain = made(scan=True), made(scan=False)
+    given = {source.name: inputs(block)[source.name] for source in flow.graph().sources}
+    found = assert_deterministic(flow, given, seeds=range(4), settings=BLOCKS)
+    assert found == assert_deterministic(plain, given, seeds=[0], workers=[1], settings=BLOCKS)
 
 
 @pytest.mark.parametrize("made", FLOWS[:4])

@@ -72,7 +72,7 @@ def test_marks_of_one_place_count_together() -> None:
 
 
 def test_an_end_counts_only_if_the_watermark_grows_by_it() -> None:
-    """Where a run has found nothing more must not show: at such a place a partition would say a mark of its own."""
+    """Otherwise a partition would say a mark of its own at a place where a run has found nothing more."""
     made, _ = watermark([(1, 1)])
     made.put(place(1), (1, 1), 4)
     made.put(place(2), (1, 1), DONE)

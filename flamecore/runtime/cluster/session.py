@@ -121,7 +121,9 @@ class ControlSession:
     def end(self, error: BaseException) -> None:
         """End the session with an error; the first one counts."""
         error = blamed(error)
-        if isinstance(error, PeerGoneError) and getattr(error, "peer", "") == CONTROL:
+        # A transport names the address that was spoken to, or the location of the process that was there.
+        controls = (CONTROL, self._bootstrap["control"])
+        if isinstance(error, PeerGoneError) and getattr(error, "peer", "") in controls:
             any_more = " any more" if self.welcome else ""
             what = f"job {self.job!r} has no supervisor{any_more}: {error.what}"
             error = PeerGoneError(what, hint=error.hint, address=self.name, peer=CONTROL)

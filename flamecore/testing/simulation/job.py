@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from operator import itemgetter
 from random import Random
 from typing import Any
 
@@ -81,7 +80,8 @@ class SimulatedJob:
         self.contents = {sink.name: kind(partial(self._note, sink.name)) for sink in graph.sinks}
         self.epochs: set[int] = set()
         self._stamps: Stamps = {}
-        self._ends: dict[str, tuple[int, int]] = {}  # for each source: as in stamps, of the mark of its end
+        # For each source: its latest epoch, and the time of the mark of its end as of that epoch.
+        self._ends: dict[str, tuple[int, int | None]] = {}
         self._noted: dict[str, Stamps] = {}  # for each sink, as they were when it got its last output
         self._passed = 0  # added to the numbers of epochs
 
@@ -125,11 +125,20 @@ class SimulatedJob:
         """
         self._passed += _EPOCHS
 
-    def watch(self, front: Front, epoch: int) -> None:
-        """Note the times that a front gives in an epoch."""
+    def watch(self, front: Front, epoch: int, start: int) -> None:
+        """Note the times that a front gives in an epoch.
+
+        Args:
+            front: The front, which has given none in this epoch.
+            epoch: Number of the epoch.
+            start: First time of the front that is in no snapshot, as the epoch has begun.
+        """
         stamp, stamp_end, name = front.stamp, front.stamp_end, front.name.source
         epoch += self._passed
         self.epochs.add(epoch)
+        last, end = self._ends.get(name, (-1, None))
+        if epoch > last:  # an end that the snapshot holds stays; this epoch says it again, too late to count
+            self._ends[name] = (epoch, end if end is not None and end < start else None)
 
         def watched(positions: Sequence[Any], at: float) -> int:
             first = stamp(positions, at)
@@ -141,7 +150,8 @@ class SimulatedJob:
 
         def watched_end() -> int:
             time = stamp_end()
-            self._ends[name] = max(self._ends.get(name, (0, 0)), (epoch, time), key=itemgetter(0))
+            if self._ends[name] == (epoch, None):
+                self._ends[name] = (epoch, time)
             return time
 
         front.stamp = watched  # type: ignore[method-assign]
@@ -150,7 +160,7 @@ class SimulatedJob:
     @property
     def ends(self) -> dict[str, int]:
         """Return the times of the marks that sources have ended, as far as there are any."""
-        return {name: time for name, (_, time) in self._ends.items()}
+        return {name: time for name, (_, time) in self._ends.items() if time is not None}
 
     @property
     def all_read(self) -> bool:

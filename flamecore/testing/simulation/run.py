@@ -96,7 +96,8 @@ class Run:
                 if front not in self._watched:
                     self._watched.append(front)
                     assert node.state_access is not None
-                    self._start.job.watch(front, node.state_access.resume.epoch)
+                    resume = node.state_access.resume
+                    self._start.job.watch(front, resume.epoch, resume.fronts[front.number - 1][1])
 
     # -- fate ----------------------------------------------------------------------------------------------------------
 

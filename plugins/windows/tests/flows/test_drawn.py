@@ -195,6 +195,13 @@ def test_where_a_run_ends_does_not_show_in_windows_of_windows() -> None:
         assert_exactly_once(flow, inputs, seeds=(2, 4, 5, 13, 16), trouble=trouble)
 
 
+@pytest.mark.parametrize("seed", [200497, 300343])
+def test_an_end_that_a_snapshot_holds_is_where_the_first_run_had_it(seed: int) -> None:
+    """All was read, and windows closed, before the job was stopped or given up; the next run says the ends again."""
+    flow, inputs = draw_flow(seed, "close")
+    assert_exactly_once(flow, inputs, seeds=[seed], ackers=[ACKERS[seed % 3]])
+
+
 # Mistakes in the way of marks, timers and snapshots: each must show in some run.
 
 

@@ -9,6 +9,7 @@ eighty times the calls that it needs, and most did not end.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -228,6 +229,15 @@ def needed(draw: Flow, records: Sequence[Any]) -> tuple[int, list[Any]]:
     return calls[0], [output.payload for output in outputs]
 
 
+@cache
+def needed_in_turn(name: str, fronts: int) -> tuple[list[list[Any]], int, list[Any]]:
+    """Return the records of fronts that take turns, and what `needed` returns of them."""
+    draw, records, _ = FLOWS[name]
+    records = [*records] * fronts
+    parts = [records[part::fronts] for part in range(fronts)]
+    return parts, *needed(draw, [record for row in zip(*parts, strict=True) for record in row])
+
+
 def in_vain(flow: fc.Flow, needed: int, workers: int, advance: int = 32) -> int:
     """Return the most calls in vain of a run where items may go in early."""
     states = sum(vertex.stateful for vertex in flow.graph().vertices)
@@ -252,10 +262,8 @@ def test_the_calls_are_those_that_are_needed(name: str, clock: str) -> None:
 @pytest.mark.parametrize("acker", ["centralized", "local", "sharded"])
 def test_the_calls_are_those_that_are_needed_in_any_interleaving(name: str, fronts: int, acker: str) -> None:
     """With a small advance, which is spent on few records: of 32 calls nobody would see what is one too many."""
-    draw, records, _ = FLOWS[name]
-    records = [*records] * fronts
-    parts = [records[part::fronts] for part in range(fronts)]
-    least, wanted = needed(draw, [record for row in zip(*parts, strict=True) for record in row])
+    draw = FLOWS[name][0]
+    parts, least, wanted = needed_in_turn(name, fronts)
     for seed in range(simulated_runs(3)):
         for workers in range(1, 5):
             for advance in (0, 4):

@@ -167,12 +167,21 @@ class Plan:
 
     def in_flight_of(self, worker: int) -> int:
         """Return the part of `max_in_flight` for the fronts that a worker hosts."""
-        hosts = [self.host_of(number) for number in range(1, len(self.fronts) + 1)]
         if self.settings.max_in_flight is None and scans_of(self.graph, self.settings):
             # Each reads by whole blocks, however many fronts it hosts.
+            hosts = self._hosts
             return self.max_in_flight // len(set(hosts)) if worker in hosts else 0
+        return self.share_of(worker, self.max_in_flight)
+
+    def share_of(self, worker: int, most: int) -> int:
+        """Return the share of the fronts that a worker hosts in a limit of all fronts of the job."""
         # By fronts, not by workers: a worker may host more fronts than another, or none.
-        return self.max_in_flight * hosts.count(worker) // max(len(hosts), 1)
+        return most * self._hosts.count(worker) // max(len(self.fronts), 1)
+
+    @property
+    def _hosts(self) -> list[int]:
+        """Return the host of each front."""
+        return [self.host_of(number) for number in range(1, len(self.fronts) + 1)]
 
     def homes_on(self, worker: int) -> tuple[str, ...]:
         """Return the names of the cycles whose home is a worker."""

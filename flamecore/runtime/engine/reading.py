@@ -123,18 +123,13 @@ class FrontTasks:
         """
         plan, worker = self._plan, worker_task.worker
         fronts = worker.fronts
-        uncommitted = None if max_uncommitted is None else self._share(max_uncommitted, len(fronts))
+        uncommitted = None if max_uncommitted is None else plan.share_of(worker.index, max_uncommitted)
         room = room_of(plan.settings.clock)(fronts, plan.in_flight_of(worker.index), uncommitted)
         self._rooms.append(room)
         self.tasks += [FrontTask(each, worker_task, plan, room, self.stop) for each in readings]
         waits = len(plan.fronts) > 1 or plan.graph.has_timers  # a single front keeps no other waiting
         if plan.settings.clock == "wall" and fronts and waits:
             self._heartbeats.append(Heartbeats(worker_task, plan.settings.heartbeat_interval_s))
-
-    def _share(self, most: int, fronts: int) -> int:
-        """Return the share of some fronts in a limit of all fronts of the job."""
-        # By fronts, not by workers: a worker may host more fronts than another, or none.
-        return most * fronts // max(len(self._plan.fronts), 1)
 
     def wake(self) -> None:
         """Continue reading where there is room, after records were delivered or committed."""

@@ -12,6 +12,7 @@ from abc import abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import repeat
 from typing import Any, Final, cast
 
 from flamecore.abc.operator import Cells, Part, Turn, Watermarks
@@ -22,7 +23,7 @@ from flamestream_windows.engine.short import is_final, is_updates
 from flamestream_windows.flows.slim import Slim
 from flamestream_windows.flows.stamps import DROPPED, LATE, VALUE, Form
 from flamestream_windows.model.aggregates import Count
-from flamestream_windows.model.panes import Dropped, Timing, pane_maker
+from flamestream_windows.model.panes import Dropped, Pane, Timing, panes_of
 from flamestream_windows.model.windows import GLOBAL, Calendar, Fixed, Global, Same, Sliding, Window, ordered
 
 Stamp = tuple[int, int, Any]
@@ -264,11 +265,12 @@ class FinalCells(GroupCells):
 
     def end(self, keys: Sequence[Any], cells: Mapping[Any, Any], timer: Timer, now: Now) -> list[Stamp]:
         window = self._window(timer[:2])
-        made, at = pane_maker(window, Timing.ON_TIME, last=True), window[1] - 1
         if self._counts:
-            return [(VALUE, at, made(key, cells[key], 0)) for key in keys]
-        result = self._aggregate.result
-        return [(VALUE, at, made(key, result(cells[key][0]), 0)) for key in keys]
+            values: Iterable[Any] = map(cells.__getitem__, keys)
+        else:
+            result = self._aggregate.result
+            values = [result(cells[key][0]) for key in keys]
+        return _stamped(window, panes_of(window, Timing.ON_TIME, keys, values, repeat(0), last=True))
 
     def hold(self, turn: Turn) -> int:
         return self._window(turn)[1] - 1
@@ -360,15 +362,16 @@ class UpdateCells(GroupCells):
         """
         newest, known = after.get, before.get
         indexes: list[int] = []
-        add = indexes.append
+        counts: list[int] = []
+        add, add_count = indexes.append, counts.append
         for key in keys:
             index = newest(key)
             if index is None:
                 index = known(key, 0)
             add(index)
-            after[key] = index + 1
-        made, last = pane_maker(window, Timing.EARLY, last=False), window[1] - 1
-        return [(VALUE, last, made(key, index + 1, index)) for key, index in zip(keys, indexes, strict=True)]
+            after[key] = count = index + 1
+            add_count(count)
+        return _stamped(window, panes_of(window, Timing.EARLY, keys, counts, indexes, last=False))
 
     def _take(
         self, keys: Sequence[Any], times: Sequence[int], values: Sequence[Any], cells: Mapping[Turn, Mapping[Any, Any]]
@@ -378,21 +381,31 @@ class UpdateCells(GroupCells):
         create, add, result = self._aggregate.create, self._aggregate.add, self._aggregate.result
         keeps, stretch, counts = self._keeps, self._windows.stretch, self._counts
         new: dict[Turn, dict[Any, tuple[Any, int]]] = {}
-        stamps: list[Stamp] = []
-        start = end = last = 0
+        stretches: list[tuple[int, Window]] = []  # the place of the first element of each, and its window
+        given: list[Any] = []
+        indexes: list[int] = []
+        start = end = 0
         for key, at, value in zip(keys, times, values, strict=True):
             if not start <= at < end:
                 window = stretch(at)
                 if window is None:
                     return []
                 start, end = window
-                turn, last = self._turn(window), end - 1
+                turn = self._turn(window)
                 after, before = new.setdefault(turn, {}), cells.get(turn, _NOTHING)
-                made = pane_maker(window, Timing.EARLY, last=False)
+                stretches.append((len(indexes), window))
             accumulator, index = after.get(key) or before.get(key) or (create(), 0)
             accumulator = accumulator + 1 if counts else add(accumulator, value)
-            stamps.append((VALUE, last, made(key, accumulator if counts else result(accumulator), index)))
+            given.append(accumulator if counts else result(accumulator))
+            indexes.append(index)
             after[key] = (accumulator if keeps else create(), index + 1)
+        stamps: list[Stamp] = []
+        firsts = [first for first, _ in stretches]
+        for (first, window), behind in zip(stretches, [*firsts[1:], len(keys)], strict=True):
+            part = slice(first, behind)
+            stamps += _stamped(
+                window, panes_of(window, Timing.EARLY, keys[part], given[part], indexes[part], last=False)
+            )
         return [_replaced(turn, found) for turn, found in new.items()], stamps
 
     def _take_counted(
@@ -471,6 +484,11 @@ def by_key(keys: Sequence[Any], values: Sequence[Any]) -> Mapping[Any, Sequence[
     for key, value in zip(keys, values, strict=True):
         several[key].append(value)
     return several
+
+
+def _stamped(window: Window, panes: Iterable[Pane[Any, Any]]) -> list[Stamp]:
+    """Return the stamps of panes of a window."""
+    return [*zip(repeat(VALUE), repeat(window[1] - 1), panes, strict=False)]
 
 
 def _nobody(kind: int) -> None:

@@ -20,7 +20,7 @@ from flamestream_windows.flows.cells import behind, by_key
 from flamestream_windows.flows.slim import Slim
 from flamestream_windows.flows.stamps import VALUE, Form
 from flamestream_windows.model.aggregates import Count
-from flamestream_windows.model.panes import Timing, pane_maker
+from flamestream_windows.model.panes import Timing, panes_of
 from flamestream_windows.model.windows import Sessions, Window
 
 _EARLY: Final = 4
@@ -149,8 +149,9 @@ class SessionRuns:
             ended = 0
             while ended < len(state) and state[ended + 1] <= watermark:
                 start, end, accumulator = state[ended : ended + 3]
-                made = pane_maker(Window(start, end), Timing.ON_TIME, last=True)
-                outputs.append(((end, start), key, (VALUE, end - 1, made(key, result(accumulator), 0))))
+                value = result(accumulator)
+                (pane,) = panes_of(Window(start, end), Timing.ON_TIME, (key,), (value,), (0,), last=True)
+                outputs.append(((end, start), key, (VALUE, end - 1, pane)))
                 ended += 4
             if state := state[ended:]:
                 kept[key] = (state, _look(state[1], watermark), None)

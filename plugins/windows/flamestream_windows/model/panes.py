@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final, Generic, Literal, TypeVar
 
@@ -25,8 +25,14 @@ class Timing(IntEnum):
 Reason = Literal["lateness", "closed window", "no window"]
 
 
+class _Fields(Generic[K, V]):
+    """The fields of a pane, without a dictionary: there may be one pane for each record."""
+
+    __slots__ = ("__weakref__", "index", "key", "last", "retraction", "timing", "value", "window")
+
+
 @dataclass(frozen=True)
-class Pane(Generic[K, V]):
+class Pane(_Fields[K, V]):
     """The output of a window at one moment.
 
     Attributes:
@@ -39,22 +45,34 @@ class Pane(Generic[K, V]):
         retraction: Whether it takes an equal pane back, one that was given before.
     """
 
+    __slots__ = ()
+
     key: K
     value: V
     window: Window
     timing: Timing
     index: int
     last: bool
-    retraction: bool = False
+    retraction: bool = field(default_factory=bool)  # a plain default would hide the field of the base
 
     @property
     def first(self) -> bool:
         """Return whether this is the first pane of its window."""
         return self.index == 0
 
+    # Pickles hold the fields by name, as those of earlier versions do, where a pane had a dictionary.
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__match_args__}
 
-class _Making(Generic[K, V]):
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            object.__setattr__(self, name, value)
+
+
+class _Making(_Fields[K, V]):
     """A pane that is being made: its fields can be set."""
+
+    __slots__ = ()
 
     key: K
     value: V
@@ -68,15 +86,31 @@ class _Making(Generic[K, V]):
 _NEW: Final[Callable[[type[_Making[Any, Any]]], Any]] = object.__new__
 
 
-def pane_maker(window: Window, timing: Timing, *, last: bool) -> Callable[[Any, Any, int], Pane[Any, Any]]:
-    """Return a function that makes panes of a window which are no retractions.
+def panes_of(
+    window: Window,
+    timing: Timing,
+    keys: Iterable[K],
+    values: Iterable[V],
+    indexes: Iterable[int],
+    *,
+    last: bool,
+) -> list[Pane[K, V]]:
+    """Return panes of a window which are no retractions.
 
-    The function takes key, value and index. It needs a fraction of the time of `Pane`: a frozen dataclass sets its
-    fields the long way.
+    They need a fraction of the time of `Pane`: a frozen dataclass sets its fields the long way.
+
+    Args:
+        window: The window.
+        timing: The timing of each pane.
+        keys: The key of each.
+        values: The value of each.
+        indexes: The index of each.
+        last: Whether no pane of the window follows for the key.
     """
     new, making, done = _NEW, _Making, Pane
-
-    def made(key: Any, value: Any, index: int) -> Pane[Any, Any]:
+    panes: list[Pane[K, V]] = []
+    add = panes.append
+    for key, value, index in zip(keys, values, indexes, strict=False):  # the indexes may be without end
         pane = new(making)
         pane.key = key
         pane.value = value
@@ -86,9 +120,8 @@ def pane_maker(window: Window, timing: Timing, *, last: bool) -> Callable[[Any, 
         pane.last = last
         pane.retraction = False
         pane.__class__ = done
-        return pane  # type: ignore[no-any-return]
-
-    return made
+        add(pane)
+    return panes
 
 
 @dataclass(frozen=True)

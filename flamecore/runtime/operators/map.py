@@ -6,6 +6,7 @@ Child ids are appended in the order of outputs (paper 000, "Ordering model").
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import compress
 from typing import Any, Final, NamedTuple
 
 from flamecore.abc.operator import Fail, Operator, Run, Site, Step
@@ -237,7 +238,15 @@ def _run_of_timed(function: Callable[[object, int], object], ident: int, emit: R
 
 
 def _run_of_kept(function: Callable[[object], object], ident: int, emit: Run, fail: Fail) -> Run:
+    many = many_of(function)
+
     def run(orders: Orders, trace: int, payloads: Sequence[object]) -> None:
+        if many is not None and (found := _kept_of(many, payloads)) is not None:
+            if found:
+                if len(found) < len(payloads):
+                    payloads = chosen(payloads, found, [payloads[place] for place in found])
+                emit(extended(selected(orders, found), _ONLY), trace ^ ident, payloads)
+            return
         kept: list[object] = []
         places: list[int] = []
         for place, payload in enumerate(payloads):
@@ -253,6 +262,15 @@ def _run_of_kept(function: Callable[[object], object], ident: int, emit: Run, fa
             emit(extended(selected(orders, places), _ONLY), trace ^ ident, payloads)
 
     return run
+
+
+def _kept_of(many: Callable[[Sequence[object]], Sequence[object]], payloads: Sequence[object]) -> list[int] | None:
+    """Return the places of the payloads that a filter keeps; None: they have to be looked at one by one."""
+    try:
+        found = many(payloads)
+        return [*compress(range(len(payloads)), found)] if len(found) == len(payloads) else None
+    except Exception:  # noqa: BLE001 - the function fails on one of them, too
+        return None
 
 
 def _run_of_seen(function: Callable[[object], object], ident: int, emit: Run, fail: Fail) -> Run:

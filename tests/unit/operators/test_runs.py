@@ -73,12 +73,19 @@ class Undecided:
         raise TypeError("neither")
 
 
+def odd(n: int) -> Any:
+    return fussy(n) % 2
+
+
+odd.many = lambda payloads: [fussy(n) % 2 for n in payloads]  # type: ignore[attr-defined]
+
 SHAPES: list[tuple[MapShape, Callable[[int], Any]]] = [
     ("many", lambda n: [n] * fussy(n)),
     ("many", lambda n: range(300) if fussy(n) else ()),
     ("one", lambda n: fussy(n) + 1),
     ("filter", lambda n: fussy(n) % 2),
     ("filter", lambda n: fussy(n) % 3 or Undecided()),
+    ("filter", odd),
     ("inspect", fussy),
     ("inspect_meta", lambda n, meta=None: fussy(n)),
     ("timed", lambda n, time=0: (fussy(n), time)),
@@ -116,6 +123,22 @@ def test_a_run_calls_its_function_once_for_each_payload(shape: MapShape) -> None
     assert called == [*range(10)]
     assert [payload for _, _, _, payload, _ in behind.failed] == [0, 3, 6, 9]
     assert len(behind.emitted) == 6
+
+
+@pytest.mark.parametrize("few", [0, 1])
+def test_a_filter_asks_of_all_payloads_at_once_where_it_can(few: int) -> None:
+    called: list[int] = []
+
+    def function(n: int) -> int:
+        called.append(n)
+        return n % 3
+
+    # One answer too few is none.
+    function.many = lambda payloads: [n % 3 for n in payloads[few:]]  # type: ignore[attr-defined]
+    behind = Behind()
+    map_run(Map("map", function=function, shape="filter"), 0, behind.run, behind.fail)(orders_of(10), 0, range(10))
+    assert called == ([*range(10)] if few else [])
+    assert [payload for _, _, _, payload in behind.emitted] == [1, 2, 4, 5, 7, 8]
 
 
 @pytest.mark.parametrize("shape", ["filter", "many"])

@@ -188,6 +188,14 @@ def is_pane(stamp: tuple[int, int, Any]) -> bool:
     return stamp[0] <= RETRACTION
 
 
+def _are_panes(stamps: Sequence[tuple[int, int, Any]]) -> list[bool]:
+    """Return of each stamp whether it is a pane or a retraction of one."""
+    return [stamp[0] <= RETRACTION for stamp in stamps]
+
+
+is_pane.many = _are_panes  # type: ignore[attr-defined]  # a function takes any attribute
+
+
 def is_late(stamp: tuple[int, int, Any]) -> bool:
     """Return whether a stamp tells of an element that was taken late."""
     return stamp[0] == LATE

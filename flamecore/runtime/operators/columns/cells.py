@@ -12,6 +12,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import groupby, islice
+from operator import eq
 from typing import Any, Final
 
 from flamecore.abc.operator import GONE, Part, Record, Site, Turn, Work
@@ -262,12 +263,14 @@ class CellOperator(OrderedOperator):
     def _run_turn(self, timer: Timer, keys: dict[Any, Any], mark: bytes, before: int) -> None:
         ranked = self._ranked(keys)
         # Keys of one rank are rare, so the second key of the order is computed only for them.
-        if tied := len({self._codes[key] for key in ranked}) < len(ranked):
-            ranked.sort(key=lambda key: (self._codes[key], tie_of(key)))
+        codes = self._codes
+        ranks = [codes[key] for key in ranked]
+        if tied := any(map(eq, ranks, islice(ranks, 1, None))):
+            ranked.sort(key=lambda key: (codes[key], tie_of(key)))
         # The place of an output has the code of its key, so outputs of a turn have the same order
         # on any number of workers.
-        prefix, codes = self._prefix(mark, timer), self._codes
-        places = [prefix + codes[key] for key in ranked]
+        prefix = self._prefix(mark, timer)
+        places = [prefix + rank for rank in ranks]
         if (not self._records or None not in keys.values()) and self._end(
             timer, ranked, keys, places, mark, before, tied=tied
         ):

@@ -9,6 +9,7 @@ A cell is the accumulator and the number of a slim record; of what is counted, t
 from __future__ import annotations
 
 from abc import abstractmethod
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -193,24 +194,9 @@ class FinalCells(GroupCells):
     def _take(
         self, keys: Sequence[Any], times: Sequence[int], values: Sequence[Any], cells: Mapping[Turn, Mapping[Any, Any]]
     ) -> Found:
-        # Counted elements, and those in one window only, need not be added in their order among those of others.
-        several: list[tuple[int, list[Any], list[Any]]] = []
-        known: dict[int, tuple[int, list[Any], list[Any]]] = {}
-        in_order = not self._counts and isinstance(self._windows, Sliding)
-        stretch = self._windows.stretch
-        start = end = 0
-        for key, at, value in zip(keys, times, values, strict=True):
-            if not start <= at < end:
-                around = stretch(at)
-                if around is None:
-                    return []
-                start, end = around
-                if in_order or start not in known:
-                    known[start] = (at, [], [])
-                    several.append(known[start])
-                _, some, those = known[start]
-            some.append(key)
-            those.append(value)
+        several = self._in_stretches(keys, times, values)
+        if several is None:
+            return []
         new: dict[Turn, dict[Any, Any]] = {}
         parts: list[Part] = []
         for at, some, those in several:
@@ -222,6 +208,45 @@ class FinalCells(GroupCells):
             else:
                 self._add(new, turns, some, those, cells)
         return [*parts, *[_replaced(turn, found) for turn, found in new.items()]], ()
+
+    def _in_stretches(
+        self, keys: Sequence[Any], times: Sequence[int], values: Sequence[Any]
+    ) -> Sequence[tuple[int, Sequence[Any], Sequence[Any]]] | None:
+        """Return elements of the same windows together; None: one of them has no stretch.
+
+        Each of the results is the time of the first of them, their keys and their values.
+        """
+        stretch = self._windows.stretch
+        if ascending(times):  # as mostly: then they need not be gone through one by one
+            found = []
+            first, count = 0, len(times)
+            values = () if self._counts else values  # where only keys are counted, no value is looked at
+            while first < count:
+                around = stretch(times[first])
+                if around is None:
+                    return None
+                behind = bisect_left(times, around[1], first)
+                found.append((times[first], keys[first:behind], values[first:behind]))
+                first = behind
+            return found
+        # Counted elements, and those in one window only, need not be added in their order among those of others.
+        several: list[tuple[int, list[Any], list[Any]]] = []
+        known: dict[int, tuple[int, list[Any], list[Any]]] = {}
+        in_order = not self._counts and isinstance(self._windows, Sliding)
+        start = end = 0
+        for key, at, value in zip(keys, times, values, strict=True):
+            if not start <= at < end:
+                around = stretch(at)
+                if around is None:
+                    return None
+                start, end = around
+                if in_order or start not in known:
+                    known[start] = (at, [], [])
+                    several.append(known[start])
+                _, some, those = known[start]
+            some.append(key)
+            those.append(value)
+        return several
 
     def _add(
         self,
@@ -412,7 +437,7 @@ class UpdateCells(GroupCells):
         self, keys: Sequence[Any], times: Sequence[int], cells: Mapping[Turn, Mapping[Any, Any]]
     ) -> Found:
         """Take elements that are counted, in stretches of one window each."""
-        stretch, count = self._windows.stretch, len(keys)
+        stretch, count, in_order = self._windows.stretch, len(keys), ascending(times)
         new: dict[Turn, dict[Any, int]] = {}
         stamps: list[Stamp] = []
         first = 0
@@ -421,7 +446,7 @@ class UpdateCells(GroupCells):
             if window is None:
                 return []
             start, end = window
-            behind = first + 1
+            behind = bisect_left(times, end, first) if in_order else first + 1
             while behind < count and start <= times[behind] < end:
                 behind += 1
             turn = self._turn(window)

@@ -115,7 +115,7 @@ def reader_of_many(unit: Unit | None) -> Callable[[list[Any]], list[int]]:
     per_s = 1_000_000 if unit is None else _PER_S[unit]
 
     def read_all(values: list[Any]) -> list[int]:
-        if values and {*map(type, values)} == {int}:
+        if values and [*map(type, values)].count(int) == len(values):
             micros = values if per_s == 1_000_000 else [value * 1_000_000 // per_s for value in values]
             least, most = extremes(micros)
             if first <= least and most <= last:

@@ -121,7 +121,9 @@ class CellOperator(OrderedOperator):
         while start < count:
             self._run_events(orders[start])
             end, watermarks = self._quiet(orders, start)
-            some, those = orders[start:end], payloads[start:end]
+            some, those = orders, payloads
+            if end - start < count:  # a slice of all would be a copy, and one of each column
+                some, those = orders[start:end], payloads[start:end]
             if len(watermarks) == 1:
                 self._run_stretch(some, trace, those)
             elif not self._is_taken(some, those, watermarks):

@@ -52,7 +52,8 @@ class Egress:
         self._barriers = compiled.barriers
         self._outlets = compiled.outlets
         self._failures = failures
-        self._encoders = encoders
+        # The rear turns a failure into the letter that its sink stores: the sink's encoder is not made for failures.
+        self._encoders = {rear: encode for rear, encode in encoders.items() if rear != DEAD_LETTERS}
         self._delivered = dict.fromkeys(plan.rears, MIN_TIME)
 
     def release(self, out: Outgoing) -> None:

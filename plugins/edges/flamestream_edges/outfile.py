@@ -15,7 +15,7 @@ import os
 import re
 from abc import abstractmethod
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from io import FileIO
 from pathlib import Path
@@ -446,15 +446,16 @@ class FileSink(Sink):
         split(self._path, length)
 
     async def write(self, time: int, payloads: Sequence[Any]) -> None:
-        await self._write(time, payloads, None)
+        await self._store(time, lambda: self.encode(payloads), None)
 
     async def write_ordered(self, time: int, orders: Sequence[bytes], payloads: Sequence[Any]) -> None:
-        await self._write(time, payloads, orders)
+        await self._store(time, lambda: self.encode(payloads), orders)
 
-    async def _write(self, time: int, payloads: Sequence[Any], orders: Sequence[bytes] | None) -> None:
+    async def _store(self, time: int, make: Callable[[], bytes], orders: Sequence[bytes] | None) -> None:
+        """Store a batch of which `make` returns the bytes; it raises `Unencodable`."""
         check_time(self.context, time, self._time)
         try:
-            data = self.encode(payloads)
+            data = make()
             async with self._mine() as positions:
                 self._add(positions, time, data, orders)
         except Unencodable as error:

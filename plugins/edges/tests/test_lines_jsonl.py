@@ -278,3 +278,53 @@ def test_named_tuples_come_back_as_they_were_written(
     path = tmp_path_factory.getbasetemp() / "points.jsonl"
     path.write_bytes(encode_lines(values))
     assert read_all(jsonl_of(path, Point)).values == values
+
+
+def encoded(*payloads: Any) -> list[Any]:
+    encode = JsonlSink(JsonlSink.Options(path="unused"), EdgeContext("out")).encoder()
+    assert encode is not None
+    return list(encode(payloads))
+
+
+async def written_ahead(path: Path, lines: list[Any]) -> None:
+    sink = JsonlSink(JsonlSink.Options(path=str(path)), EdgeContext("out"))
+    await sink.open()
+    try:
+        await sink.write_encoded(1, lines)
+    finally:
+        await sink.aclose()
+
+
+ODD = {
+    "text that ends a line": "a\n",
+    "raw JSON of several lines": msgspec.Raw(b'{\n"x": 1\n}'),
+    "a text of another class": type("Text", (str,), {})("a"),
+    "bytes": b"a\n",
+    "a record": Point(1),
+}
+
+
+@pytest.mark.parametrize("odd", ODD.values(), ids=ODD.keys())
+def test_lines_are_encoded_ahead_as_they_are_written(tmp_path: Path, odd: Any) -> None:
+    lines = encoded(Circle(Point(1), 2.0), odd, "b")
+    assert len(lines) == 3
+    for number, some in enumerate(
+        (lines, [line for one in (Circle(Point(1), 2.0), odd, "b") for line in encoded(one)])
+    ):
+        asyncio.run(written_ahead(tmp_path / str(number), some))
+        assert (tmp_path / str(number)).read_bytes() == encode_lines([Circle(Point(1), 2.0), odd, "b"])
+
+
+@pytest.mark.parametrize("refused", [object(), "a\ud800", "\ud800\n", {1: "\ud800"}], ids=repr)
+def test_a_payload_without_a_line_is_refused_where_it_would_be_written(tmp_path: Path, refused: Any) -> None:
+    lines = encoded("a", refused, "b")
+    assert lines == ['"a"\n', refused, '"b"\n']
+    with pytest.raises(SinkError, match=f"a payload of type {type(refused).__name__} cannot be written"):
+        asyncio.run(written_ahead(tmp_path / "out", lines))
+    assert (tmp_path / "out").read_bytes() == b"", "nothing of the batch is left behind"
+
+
+def test_raw_bytes_that_are_no_text_are_written_as_they_are(tmp_path: Path) -> None:
+    raw = msgspec.Raw(b'"\xff"')
+    asyncio.run(written_ahead(tmp_path / "out", encoded("a", raw)))
+    assert (tmp_path / "out").read_bytes() == b'"a"\n"\xff"\n'

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, time, timedelta
 from functools import lru_cache
+from itertools import chain
 from typing import Any, Final
 
 import msgspec
@@ -62,6 +63,30 @@ def plain(value: Any) -> object:
     return value
 
 
+def _plain_column(values: Sequence[Any]) -> Sequence[object]:
+    """Return `plain` of each value; tuples of one form are looked at by columns, and not one by one."""
+    kinds = set(map(type, values))
+    if kinds <= SCALARS:
+        return values
+    kind = kinds.pop()
+    names = getattr(kind, "_fields", None) if issubclass(kind, tuple) else None
+    if kinds or not (kind is tuple or names):
+        return [plain(value) for value in values]
+    widths = set(map(len, values))
+    if not names and SCALARS.issuperset(map(type, chain.from_iterable(values))):
+        return values
+    if len(widths) != 1 or (names is not None and widths != {len(names)}):
+        return [plain(value) for value in values]
+    columns = map(_plain_column, zip(*values, strict=True))
+    return list(zip(*columns, strict=True)) if not names else list(map(_object_of(names), *columns))
+
+
+@lru_cache(maxsize=256)
+def _object_of(names: tuple[str, ...]) -> Callable[..., object]:
+    """Return what makes an object of JSON of values; it takes a third of the time of a dict."""
+    return msgspec.defstruct("Object", names, gc=False)
+
+
 _MINUTE: Final = timedelta(minutes=1)
 
 
@@ -100,7 +125,7 @@ def encode_lines(payloads: Sequence[object]) -> bytes:
         Unencodable: A payload cannot be written.
     """
     try:
-        return _ENCODER.encode_lines([plain(payload) for payload in payloads])
+        return _ENCODER.encode_lines(_plain_column(payloads))
     except (TypeError, ValueError, OverflowError, RecursionError):
         for payload in payloads:
             encode(payload)

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from flamecore.abc.source import EdgeContext
 from flamecore.errors import ConfigError, SinkError
+from flamecore.toolkit.records.plain import encode as encode_alone
 from flamecore.toolkit.records.plain import encode_lines
 from flamestream_edges.jsonl import JsonlSink, JsonlSource
 from flamestream_edges.lines import Lines
@@ -328,3 +329,58 @@ def test_raw_bytes_that_are_no_text_are_written_as_they_are(tmp_path: Path) -> N
     raw = msgspec.Raw(b'"\xff"')
     asyncio.run(written_ahead(tmp_path / "out", encoded("a", raw)))
     assert (tmp_path / "out").read_bytes() == b'"a"\n"\xff"\n'
+
+
+class Named(NamedTuple):
+    a: Any
+    b: Any = None
+
+
+class Empty(NamedTuple):
+    pass
+
+
+def of_another_width(value: object) -> Named:
+    return tuple.__new__(Named, (value,))
+
+
+leaves = st.one_of(
+    st.none(),
+    st.integers(0, 9),
+    st.text(max_size=2),
+    st.just(object()),
+    st.frozensets(st.integers(0, 3)),
+    st.datetimes(),
+)
+
+
+def around(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.one_of(
+        st.tuples(inner),
+        st.tuples(inner, inner),
+        st.builds(Named, inner, inner),
+        st.builds(of_another_width, inner),
+        st.builds(Circle, inner, inner),
+        st.lists(inner, max_size=2),
+        st.lists(inner, max_size=2).map(tuple),
+        st.dictionaries(st.integers(0, 3), inner, max_size=2),
+        st.just(Empty()),
+    )
+
+
+@given(st.data())
+def test_a_line_of_json_does_not_depend_on_its_neighbours(data: st.DataObject) -> None:
+    shape = data.draw(
+        st.sampled_from([st.recursive(leaves, around, max_leaves=6), *map(around, (leaves, around(leaves)))])
+    )
+    payloads = data.draw(st.lists(data.draw(st.sampled_from([shape, around(shape)])), max_size=4))
+    assert encoded(*payloads) == [line for payload in payloads for line in encoded(payload, None)[:1]]
+
+
+@pytest.mark.parametrize("form", [tuple, Named._make], ids=["tuples", "named tuples"])
+def test_columns_are_written_as_their_values(form: Callable[[Any], Any]) -> None:
+    columns = [1, "a", None], [(1,), (2,), (3,)], [(), (1, 2), (3,)], [Point(1), Point(2), Point(3)], [{1}, {2}, (1,)]
+    for one in columns:
+        for other in columns:
+            payloads = [form(row) for row in zip(one, other, strict=True)]
+            assert encode_lines(payloads) == b"".join(encode_alone(payload) + b"\n" for payload in payloads)

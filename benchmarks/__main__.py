@@ -122,6 +122,7 @@ def measurements(sizes: Sizes, dump: Path | None) -> dict[str, Measurement]:
         "partitioned": lambda: partitioned.compare(pages=2 * sizes.pages, rounds=few),
         "scan": lambda: scan.compare(words=8 * sizes.words, rounds=few),
         "away": lambda: away.compare(lines=sizes.lines, rounds=few),
+        "away_pages": lambda: away.compare(lines=sizes.lines // 5, rounds=few, load=away.PAGES),
         "tracking": lambda: tracking.compare(records=sizes.tracked, bulk=10 * sizes.tracked, rounds=few),
         "latency": lambda: latency.compare(lines=sizes.lines, rounds=few),
         "exactly_once": lambda: exactly_once.compare(lines=sizes.lines // 2, rounds=few),

@@ -188,17 +188,16 @@ def codec() -> Target:
 
 def grpc() -> Target:
     """Return a target for both ends of connections of the transport `grpc`."""
-    from grpc import aio
-
     from flamecore.abc.transport import TransportContext
     from flamecore.errors import FrameError
     from flamecore.runtime.codec.codec import Codec
     from flamecore.toolkit.frames import Framing
+    from flamecore.toolkit.links.incoming import Peer, told
+    from flamecore.toolkit.links.options import LinkOptions
+    from flamecore.toolkit.links.outgoing import Outgoing
     from flamestream_grpc import GrpcTransport, Options
-    from flamestream_grpc.incoming import Peer, told
-    from flamestream_grpc.outgoing import Outgoing
 
-    options = Options(max_frame_bytes=4096, window_frames=8)
+    options: LinkOptions = Options(max_frame_bytes=4096, window_frames=8)
     framing, codec = Framing("fuzz", 1, max_body_bytes=4096), Codec(DECLARED)
 
     class Call:
@@ -208,7 +207,7 @@ def grpc() -> Target:
             self._messages = messages(script, framing)
 
         async def read(self) -> Any:
-            return next(self._messages, aio.EOF)
+            return next(self._messages, None)
 
     class Line:
         """The way of a channel, which goes nowhere."""
@@ -227,8 +226,9 @@ def grpc() -> Target:
         endpoint = await transport.bind("b/0")
         peer = Peer("unix:/nowhere", "one", options, ("a/", "b/"))
         for _ in range(3):
+            call: Any = Call(script)
             try:
-                await transport._server._read(peer, Call(script))
+                await transport.server._read(peer, call)
             except FrameError as error:
                 transport.count_refused(error)
             if script.number() % 2:

@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
-
-import msgspec
-
 from flamecore.errors import ConfigError
-from flamecore.toolkit.frames import MAX_BODY_BYTES
-
-MOST_FRAMES: Final = 2**16
-MOST_BYTES: Final = 2**30
-"""Largest windows; a peer with more unread on one channel does not wait for room, and is refused."""
-
-Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
+from flamecore.toolkit.links.options import LinkOptions, Seconds
 
 
-class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Options of the transport.
+class Options(LinkOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Options of the transport, besides those of links.
 
     Attributes:
         listen: "unix": a socket in the job's folder, for processes of one machine. "HOST:PORT" or "HOST": TCP; port 0,
@@ -28,12 +18,6 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
             two below, TCP is spoken in TLS only, and both sides show certificates.
         tls_key: File with the key of that certificate.
         tls_ca: File with the certificates of the authorities that may issue certificates.
-        max_frame_bytes: Largest message.
-        window_frames: Most messages on their way from one sender to one receiver, until the receiver has read them.
-        window_bytes: Most bytes on that way; one message more may be under way, however large.
-        send_timeout_s: Maximum wait of `send` for a receiver that has no room.
-        connect_timeout_s: Maximum time for the first connection to a process; attempts are repeated until then.
-        reconnect_timeout_s: Time after which the process at the end of a broken connection counts as lost.
         keepalive_s: Interval of the probes of an idle connection, and maximum time for the reply. The end of a killed
             process is detected immediately; this is for machines that lose power or network.
     """
@@ -44,12 +28,6 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     tls_certificate: str = ""
     tls_key: str = ""
     tls_ca: str = ""
-    max_frame_bytes: Annotated[int, msgspec.Meta(ge=1024, le=MOST_BYTES)] = MAX_BODY_BYTES
-    window_frames: Annotated[int, msgspec.Meta(ge=1, le=MOST_FRAMES)] = 1024
-    window_bytes: Annotated[int, msgspec.Meta(ge=1, le=MOST_BYTES)] = 4 * 2**20
-    send_timeout_s: Seconds = 30.0
-    connect_timeout_s: Seconds = 10.0
-    reconnect_timeout_s: Seconds = 0.5
     keepalive_s: Seconds = 5.0
 
     @property

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import ipaddress
-import socket
-import stat
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Final
 
 from flamecore.errors import ConfigError, TransportError
+from flamecore.toolkit.links.unix import is_path
 from flamestream_grpc.options import Options, parse
 
 _ROLE: Final = "urn:flamestream:"
@@ -22,8 +19,6 @@ _SPEAKS_AS: Final[Mapping[str, tuple[str, ...]]] = {
     "client": ("client/",),
 }
 """Prefixes of the addresses that a role may send from."""
-
-_UNIX_PATH_BYTES = 107  # sun_path of Linux, without the final zero
 
 
 def exposed(location: str, options: Options, token: str) -> list[str]:
@@ -58,8 +53,7 @@ def is_location(text: str) -> bool:
     Locations that peers name must pass, because this process connects to them to see who is gone.
     """
     if text.startswith("unix:"):
-        path = text.removeprefix("unix:")
-        return path.startswith("/") and len(path.encode()) <= _UNIX_PATH_BYTES and "\0" not in path
+        return is_path(text.removeprefix("unix:"))
     try:
         return parse(text)[1] > 0
     except ConfigError:
@@ -79,36 +73,8 @@ def speaks_as(shown: Mapping[str, Sequence[bytes]]) -> tuple[str, ...]:
     return tuple(start for role in roles for start in _SPEAKS_AS.get(role, ())) if roles else ("",)
 
 
-def socket_path(folder: str, node: str) -> Path:
-    """Return the path for a node's unix socket.
-
-    Raises:
-        TransportError: The path cannot be used, or a process listens there.
-    """
-    if not folder:
-        raise _cannot("this job has no folder for sockets", "Set listen to 127.0.0.1:0 under [transport.grpc].")
-    path = Path(folder) / f"{node.replace('/', '-') or 'node'}.sock"
-    if len(bytes(path)) > _UNIX_PATH_BYTES:
-        text = f"{path} is too long for a unix socket: {len(bytes(path))} bytes, and {_UNIX_PATH_BYTES} are the limit"
-        raise _cannot(text, "Set TMPDIR to a shorter path, or listen to 127.0.0.1:0 under [transport.grpc].")
-    # gRPC would silently take a socket away from the process that listens on it.
-    with socket.socket(socket.AF_UNIX) as probe:
-        if probe.connect_ex(str(path)) not in (errno.ENOENT, errno.ECONNREFUSED):
-            raise _cannot(f"{path} is taken", "Does another process of this job have the same name?")
-    return path
-
-
-def keep_private(path: Path) -> None:
-    """Restrict a socket to connections of this user."""
-    path.chmod(stat.S_IRUSR | stat.S_IWUSR)
-
-
 def _on_this_machine(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _cannot(what: str, hint: str) -> TransportError:
-    return TransportError(f"cannot listen: {what}", hint=hint, address="", peer="")

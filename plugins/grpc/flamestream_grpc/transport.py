@@ -1,29 +1,27 @@
-"""The transport of one process: its server, its links, and its bound addresses."""
+"""The driver: listens for calls of gRPC, and makes them."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import secrets
-from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import grpc
 from grpc import aio
 
-from flamecore.abc.transport import JobAddress, Outlook, Transport, TransportCapabilities, TransportContext
-from flamecore.errors import ConfigError, FlameError, FrameError, PeerGoneError, TransportClosedError, TransportError
+from flamecore.abc.transport import JobAddress, Outlook, TransportContext
+from flamecore.errors import ConfigError, TransportError
 from flamecore.events import TRANSPORT_EXPOSED
 from flamecore.logs import logger
-from flamecore.toolkit.frames import HEADER_BYTES, Framing
-from flamestream_grpc.endpoint import GrpcEndpoint
+from flamecore.toolkit.frames import HEADER_BYTES
+from flamecore.toolkit.links.server import MOST_PEERS
+from flamecore.toolkit.links.transport import LinkedTransport
+from flamecore.toolkit.links.unix import keep_private, socket_path
+from flamestream_grpc.calls import METHOD, GrpcCall, GrpcConnection
 from flamestream_grpc.environment import CIPHERS, REFUSING_CIPHER
-from flamestream_grpc.incoming import HELLO as HELLO_FRAME
-from flamestream_grpc.link import HELLO, INSTANCE, LOCATION, TOKEN, Link
 from flamestream_grpc.options import Options, check, joined, parse
-from flamestream_grpc.outgoing import Outgoing
-from flamestream_grpc.safety import exposed, is_location, keep_private, socket_path
-from flamestream_grpc.server import Server
+from flamestream_grpc.safety import exposed, is_location
 from flamestream_grpc.waking import unclog
 
 if TYPE_CHECKING:
@@ -33,6 +31,9 @@ _SLACK_BYTES = 2**20
 """Most bytes by which a gRPC message exceeds a frame's body: head and addresses, or a batch of small frames."""
 
 
+_ELSEWHERE = "set listen to 127.0.0.1:0 under [transport.grpc]"
+"""The remedy where a unix socket cannot be had."""
+
 _AHEAD_BYTES = 2**20
 """Most bytes on their way to a process that gRPC there has not read."""
 
@@ -40,33 +41,22 @@ _HTTP2_FRAME_BYTES = 2**20
 """Largest HTTP/2 frame. HTTP/2's own 16 KiB make a tenth more work of large messages."""
 
 
-class GrpcTransport(Transport):
-    """Addresses of one process, and the links to other processes.
-
-    Attributes:
-        refused: Number of refusals by reason, one word each; `broken` are connections that ended without goodbye,
-            `repeated` frames that came again after that.
-        location: Location of this process for others, as returned by `start`.
-    """
+class GrpcTransport(LinkedTransport):
+    """Addresses of one process, and the links to other processes."""
 
     name = "grpc"
     Options = Options
     schemes = ("grpc", "unix")
+    unreachable_hint: ClassVar[str] = (
+        "Is that process running, with the same job, token and TLS? One that does not take this process's "
+        "certificate looks as if it closed. connect_timeout_s under [transport.grpc] says how long to try."
+    )
 
     def __init__(self, options: Any, context: TransportContext) -> None:
-        super().__init__(options or Options(), context)
+        super().__init__(options, context)
         check(self.options)
-        self.framing = Framing(context.job, context.incarnation, max_body_bytes=self.options.max_frame_bytes)
-        self.refused: Counter[str] = Counter()
-        self.endpoints: dict[str, GrpcEndpoint] = {}
-        self.location = ""
-        self.instance = secrets.token_hex(16)
-        self._server = Server(self, context.token)
-        self._links: dict[str, Link] = {}
-        self._gone: dict[str, FlameError] = {}
-        self._homes: dict[str, Link] = {}  # by receiver, as `locate` has returned
+        self._listener: aio.Server | None = None
         self._certificates: Certificates | None = None
-        self._closed = False
 
     @classmethod
     def address_of(cls, url: str) -> JobAddress:
@@ -84,10 +74,6 @@ class GrpcTransport(Transport):
                 path="",
             )
         return JobAddress(joined(host, port))
-
-    @property
-    def capabilities(self) -> TransportCapabilities:
-        return TransportCapabilities(multi_process=True, serialises=True)
 
     # -- listening ---------------------------------------------------------------------------------------------------
 
@@ -113,7 +99,7 @@ class GrpcTransport(Transport):
             self._certificates = Certificates(self.options)
             credentials = self._certificates.of_server()
         if self.options.listen == "unix":
-            path = socket_path(self.context.folder, self.context.node)
+            path = socket_path(self.context.folder, self.context.node, _ELSEWHERE)
             await self._listen(f"unix:{path}", None)
             keep_private(path)
             self.location = f"unix:{path}"
@@ -151,7 +137,7 @@ class GrpcTransport(Transport):
                     "gRPC was imported before flamestream_grpc and reads its environment only then: "
                     f"import flamestream_grpc first, or start the program with {CIPHERS}={REFUSING_CIPHER}."
                 )
-        await self._server.aclose()
+        await self.stop_listening()
         raise TransportError(f"cannot listen at {joined(host, port)}: {what}", hint=hint, address="", peer="")
 
     def _advertised(self, host: str, port: int) -> tuple[str, int]:
@@ -169,7 +155,7 @@ class GrpcTransport(Transport):
             ("grpc.http2.min_recv_ping_interval_without_data_ms", 100),
         ]
         try:
-            port = await self._server.start(target, credentials, options)
+            port = await self._serve(target, credentials, options)
         except RuntimeError as error:
             raise TransportError(
                 f"cannot listen at {target}: {error}",
@@ -179,6 +165,27 @@ class GrpcTransport(Transport):
             ) from error
         unclog(asyncio.get_running_loop())
         return port
+
+    async def _serve(self, target: str, credentials: grpc.ServerCredentials | None, options: Any) -> int:
+        """Start gRPC's server; return its port. Raises RuntimeError."""
+
+        async def link(_: Any, context: Any) -> None:
+            await self.server.serve(GrpcCall(context))
+
+        self._listener = server = aio.server(options=options, maximum_concurrent_rpcs=MOST_PEERS)
+        service, _, name = METHOD.strip("/").partition("/")
+        handler = grpc.stream_stream_rpc_method_handler(link)
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {name: handler}),))
+        add: Callable[[str], int] = server.add_insecure_port
+        if credentials is not None:
+            add = lambda where: server.add_secure_port(where, credentials)  # noqa: E731
+        port = add(target)
+        await server.start()
+        return port
+
+    async def stop_listening(self) -> None:
+        if self._listener is not None:
+            await self._listener.stop(0)
 
     def _common(self) -> list[tuple[str, Any]]:
         """Return gRPC's options for both sides."""
@@ -197,53 +204,25 @@ class GrpcTransport(Transport):
             ("grpc.http2.max_frame_size", _HTTP2_FRAME_BYTES),
         ]
 
-    # -- for endpoints -----------------------------------------------------------------------------------------------
+    # -- connections -------------------------------------------------------------------------------------------------
 
-    async def bind(self, address: str) -> GrpcEndpoint:
-        if self._closed:
-            raise TransportClosedError("the transport is closed", address=address, peer="")
-        if address in self.endpoints:
-            raise TransportError(f"{address} is bound already", address=address, peer="")
-        endpoint = self.endpoints[address] = GrpcEndpoint(address, self)
-        return endpoint
+    def is_location(self, text: str) -> bool:
+        return is_location(text)
 
-    def encode(self, message: Any) -> bytes:
-        data: bytes = self.context.codec.encode(message)
-        return data
+    def check_exposed(self, location: str) -> None:
+        exposed(location, self.options, self.context.token)
 
-    def decode(self, body: bytes) -> Any:
-        return self.context.codec.decode(body)
+    async def dial(self, location: str, deadline: float) -> GrpcConnection:
+        connection = GrpcConnection(self._channel(location), self.greeting)
+        try:
+            await connection.open(deadline, self.options.connect_timeout_s)
+        except BaseException:
+            await connection.aclose()
+            raise
+        return connection
 
-    def taker(self, address: str) -> GrpcEndpoint | None:
-        return self.endpoints.get(address)
-
-    def outgoing(self, sender: str, receiver: str) -> Outgoing:
-        link = self._homes.get(receiver)
-        if link is None:
-            location = self.context.locate(receiver) if self.context.locate is not None else ""
-            if location in ("", self.location) or not is_location(location):
-                raise PeerGoneError(f"no endpoint is bound to {receiver}", address=sender, peer=receiver)
-            if (error := self._gone.get(location)) is not None:
-                raise error
-            link = self._links.get(location)
-            if link is None:
-                exposed(location, self.options, self.context.token)
-                link = self._links[location] = Link(location, self)
-            self._homes[receiver] = link
-        return link.channel(sender, receiver)
-
-    def outgoing_of(self, sender: str) -> list[Outgoing]:
-        return [
-            channel for link in self._links.values() for channel in link.channels.values() if channel.sender == sender
-        ]
-
-    # -- for links and the server ------------------------------------------------------------------------------------
-
-    @property
-    def waits(self) -> bool:
-        return self.context.waits
-
-    def dial(self, location: str) -> aio.Channel:
+    def _channel(self, location: str) -> aio.Channel:
+        """Return a gRPC channel to a location."""
         options = [
             *self._common(),
             ("grpc.use_local_subchannel_pool", 1),
@@ -254,25 +233,9 @@ class GrpcTransport(Transport):
             return aio.insecure_channel(location, options)
         return aio.secure_channel(location, self._certificates.of_channel(), options)
 
-    def metadata(self) -> list[tuple[str, str | bytes]]:
-        token, location = self.context.token.encode(), self.location.encode()
-        hello = self.framing.wrap(HELLO_FRAME)
-        return [(TOKEN, token), (HELLO, hello), (LOCATION, location), (INSTANCE, self.instance)]
-
-    def count_refused(self, error: FrameError) -> None:
-        self.refused[error.reason] += 1
-
-    def link_ended(self, link: Link, error: FlameError, *, lost: bool) -> None:
-        self._drop(link)
-        if isinstance(error, PeerGoneError) and self._server.instance_at(link.location) in ("", link.instance):
-            self._gone[link.location] = error
-        if lost:
-            self._server.lose(link.instance)
-            self._report(link.location, error)
-
     async def reachable(self, location: str) -> bool:
         ready, refused = grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.TRANSIENT_FAILURE
-        channel = self.dial(location)
+        channel = self._channel(location)
         try:
             async with asyncio.timeout(self.options.reconnect_timeout_s):
                 while (state := channel.get_state(try_to_connect=True)) not in (ready, refused):
@@ -282,56 +245,3 @@ class GrpcTransport(Transport):
         finally:
             await channel.close()
         return state is ready
-
-    def peer_came(self, location: str) -> None:
-        self._gone.pop(location, None)
-
-    def peer_lost(self, location: str, instance: str, error: FlameError) -> None:
-        self._gone[location] = error
-        link = self._links.get(location)
-        if link is not None and link.instance in ("", instance):
-            self._drop(link)
-            link.end(error)
-        self._report(location, error)
-
-    def _drop(self, link: Link) -> None:
-        if self._links.get(link.location) is link:
-            del self._links[link.location]
-        for receiver in [receiver for receiver, home in self._homes.items() if home is link]:
-            del self._homes[receiver]
-
-    def _report(self, location: str, error: FlameError) -> None:
-        if self.context.lost is not None and not self._closed:
-            self.context.lost(location, error)
-
-    # -- faults for tests --------------------------------------------------------------------------------------------
-
-    def disconnect(self) -> None:
-        """Break all connections to others, as a network would; no message may be lost."""
-        for link in self._links.values():
-            link.disconnect()
-
-    def repeat(self) -> None:
-        """Send unconfirmed frames again; the receivers must see none of them twice."""
-        for link in self._links.values():
-            link.repeat()
-
-    # -- the end -----------------------------------------------------------------------------------------------------
-
-    async def aclose(self) -> None:
-        """Close every endpoint and say goodbye; a second call does nothing.
-
-        Raises:
-            SendTimeout: A connected process has not taken its messages within `send_timeout_s`.
-        """
-        if self._closed:
-            return
-        self._closed = True
-        closed = await asyncio.gather(
-            *(endpoint.aclose() for endpoint in tuple(self.endpoints.values())), return_exceptions=True
-        )
-        await asyncio.gather(*(link.aclose() for link in tuple(self._links.values())))
-        await self._server.aclose()
-        for result in closed:
-            if isinstance(result, BaseException):
-                raise result

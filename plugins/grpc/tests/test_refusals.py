@@ -22,7 +22,7 @@ from flamecore.events import MESSAGE_REFUSED
 from flamecore.runtime.codec.codec import Codec
 from flamecore.toolkit.frames import HEADER_BYTES, Frame, Framing
 from flamestream_grpc import GrpcTransport, Options
-from flamestream_grpc.link import HELLO, INSTANCE, LOCATION, METHOD, TOKEN
+from flamestream_grpc.calls import HELLO, INSTANCE, LOCATION, METHOD, TOKEN
 
 LIMIT_S = 10.0
 SECRET = "secret of the tests"

@@ -1,92 +1,54 @@
 """Link to another process: connects, writes, reads replies, and reconnects.
 
-All channels to that process share one stream of a gRPC call. A message of the stream holds one frame, or as many as
-were waiting for the one before to be written.
+All channels to that process share one connection. A message of it holds one frame, or as many as were waiting for the
+one before to be written.
 """
 
 from __future__ import annotations
 
 import asyncio
-import re
 from collections import deque
-from typing import Any, Final, Protocol
-
-import grpc
-from grpc import aio
+from typing import Final, Protocol
 
 from flamecore.errors import ConnectError, FlameError, FrameError, PeerGoneError
 from flamecore.toolkit.frames import Framing
-from flamestream_grpc.incoming import GOODBYE, refused, told
-from flamestream_grpc.options import Options
-from flamestream_grpc.outgoing import Outgoing
-
-METHOD: Final = "/flamestream.Transport/Link"
-HELLO: Final = "flamestream-hello-bin"
-INSTANCE: Final = "flamestream-instance"
-LOCATION: Final = "flamestream-location-bin"
-TOKEN: Final = "flamestream-token-bin"
+from flamecore.toolkit.links.connection import BrokenConnectionError, Dialed
+from flamecore.toolkit.links.incoming import GOODBYE, refused, told
+from flamecore.toolkit.links.options import LinkOptions
+from flamecore.toolkit.links.outgoing import Outgoing
 
 _BATCH_BYTES: Final = 256 * 2**10
 """Most bytes put together in one write; larger frames go alone. Up to that size a write costs about the same."""
 _PAUSE_S: Final = 0.02
 _PAUSE_MOST_S: Final = 0.2
 _FAREWELL_S: Final = 1.0
-_HOPELESS: Final = frozenset(
-    {
-        grpc.StatusCode.UNAUTHENTICATED,
-        grpc.StatusCode.FAILED_PRECONDITION,
-        grpc.StatusCode.UNIMPLEMENTED,
-    }
-)
-"""Status codes that another attempt would give again."""
-
-
-_NOBODY: Final = re.compile(r"Connection refused|No such file")
-"""The system's errors where nothing listens, as gRPC passes them on."""
 
 
 class Home(Protocol):
     """The transport, as its links see it."""
 
-    options: Options
+    options: LinkOptions
     framing: Framing
-    location: str
-    instance: str
+
+    @property
+    def unreachable_hint(self) -> str:
+        """Return the remedy where a process cannot be reached."""
 
     @property
     def waits(self) -> bool:
         """Return whether to wait for a process that is not there yet."""
 
-    def dial(self, location: str) -> aio.Channel:
-        """Return a gRPC channel to a location."""
+    async def dial(self, location: str, deadline: float) -> Dialed:
+        """Connect to a location, show the greeting of this process, and wait for an answer.
 
-    def metadata(self) -> list[tuple[str, str | bytes]]:
-        """Return the metadata this process shows at the beginning of a call."""
+        See `LinkedTransport.dial`.
+        """
 
     def count_refused(self, error: FrameError) -> None:
         """Count a refused message."""
 
     def link_ended(self, link: Link, error: FlameError, *, lost: bool) -> None:
         """Remove a link that has ended; `lost` if its process is gone without closing."""
-
-
-class _BrokenError(Exception):
-    """A connection could not be made, or broke.
-
-    Args:
-        why: The reason in gRPC's words.
-        hopeless: Whether another attempt would fail the same way.
-        late: Whether time was up before the reason was known.
-    """
-
-    def __init__(self, why: str, *, hopeless: bool = False, late: bool = False) -> None:
-        super().__init__(why)
-        self.hopeless = hopeless
-        self.late = late
-
-
-def _broken(error: aio.AioRpcError) -> _BrokenError:
-    return _BrokenError(error.details() or str(error.code()), hopeless=error.code() in _HOPELESS)
 
 
 class Link:
@@ -109,7 +71,7 @@ class Link:
         self._woken = asyncio.Event()
         self._closing = False
         self._error: FlameError | None = None
-        self._call: Any = None
+        self._connection: Dialed | None = None
         self._moved = True
         self._task = asyncio.create_task(self._run(), name=f"link to {location}")
 
@@ -149,15 +111,15 @@ class Link:
         self._closing = True
         self._woken.set()
         if not self._task.done():
-            if self._call is not None:
+            if self._connection is not None:
                 await asyncio.wait((self._task,), timeout=_FAREWELL_S)
             self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
     def disconnect(self) -> None:
         """Break the connection, as a network would; the link mends it at once."""
-        if self._call is not None:
-            self._call.cancel()
+        if self._connection is not None:
+            self._connection.abort()
 
     def repeat(self) -> None:
         """Write all unconfirmed frames again."""
@@ -194,14 +156,14 @@ class Link:
             PeerGoneError: The peer is lost.
         """
         clock = asyncio.get_running_loop().time
-        channel, call = await self._connect(clock() + self.options.connect_timeout_s)
+        connection = await self._connect(clock() + self.options.connect_timeout_s)
         broken_since = 0.0
         while True:
             try:
-                broken = await self._carry(call)
+                broken = await self._carry(connection)
             finally:
-                self._call = None
-                await channel.close()
+                self._connection = None
+                await connection.aclose()
             if broken is None:
                 return PeerGoneError(f"{self.location} has closed", address="", peer=self.location)
             # A connection that breaks before it has carried a frame has not mended anything.
@@ -215,8 +177,8 @@ class Link:
             try:
                 if broken.hopeless:
                     raise broken
-                channel, call = await self._connect(broken_since + self.options.reconnect_timeout_s)
-            except (_BrokenError, ConnectError) as error:
+                connection = await self._connect(broken_since + self.options.reconnect_timeout_s)
+            except (BrokenConnectionError, ConnectError) as error:
                 raise PeerGoneError(
                     f"{self.location} is gone without having closed: {broken}",
                     hint="" if error is broken else f"It cannot be reached any more: {error}",
@@ -224,8 +186,8 @@ class Link:
                     peer=self.location,
                 ) from error
 
-    async def _connect(self, deadline: float) -> tuple[aio.Channel, Any]:
-        """Try to connect until it works; return the channel and its call.
+    async def _connect(self, deadline: float) -> Dialed:
+        """Try to connect until it works.
 
         Args:
             deadline: In time of the event loop's clock; one attempt is made in any case.
@@ -235,99 +197,81 @@ class Link:
         """
         clock = asyncio.get_running_loop().time
         attempts, pause_s = 0, _PAUSE_S
-        known: _BrokenError | None = None
+        known: BrokenConnectionError | None = None
         while True:
             attempts += 1
-            channel = self._home.dial(self.location)
             try:
-                return channel, await self._attempt(channel, deadline)
-            except _BrokenError as error:
-                await channel.close()
+                return await self._attempt(deadline)
+            except BrokenConnectionError as error:
                 if error.hopeless:
                     raise self._unreachable(f"{self.location} does not let this process in: {error}") from error
                 if not self._home.waits and not self.instance:
-                    what = "nothing listens" if _NOBODY.search(str(error)) else "there is no answer"
+                    what = "nothing listens" if error.absent else "there is no answer"
                     raise self._unreachable(f"{what} at {self.location}: {error}") from error
                 # The last attempt has little time: an earlier one's error says more.
                 known = known if known is not None and error.late else error
                 if clock() + pause_s >= deadline:
                     text = f"there is no answer at {self.location}, tried {attempts} times: {known}"
                     raise self._unreachable(text) from error
-            except BaseException:
-                await channel.close()
-                raise
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, _PAUSE_MOST_S)
 
-    async def _attempt(self, channel: aio.Channel, deadline: float) -> Any:
-        """Start a call, and wait until the peer has answered.
+    async def _attempt(self, deadline: float) -> Dialed:
+        """Connect once.
 
         Raises:
-            _BrokenError: The call fails.
+            BrokenConnectionError: It fails.
             PeerGoneError: Another process answers than before.
         """
-        call = channel.stream_stream(METHOD)(metadata=aio.Metadata(*self._home.metadata()))
-        try:
-            async with asyncio.timeout_at(max(deadline, asyncio.get_running_loop().time() + _PAUSE_S)):
-                await call.wait_for_connection()
-            # The process is there; but its event loop may be busy with a user's function.
-            async with asyncio.timeout(self.options.connect_timeout_s):
-                metadata = await call.initial_metadata()
-            instance = str(dict(iter(metadata or ())).get(INSTANCE, ""))  # a mapping that older ones get wrong
-            if not instance:
-                raise _BrokenError(str(await call.details()), hopeless=await call.code() in _HOPELESS)
-        except TimeoutError:
-            raise _BrokenError("no answer in time", late=True) from None
-        except aio.AioRpcError as error:
-            raise _broken(error) from error
-        if self.instance and instance != self.instance:
+        connection = await self._home.dial(self.location, max(deadline, asyncio.get_running_loop().time() + _PAUSE_S))
+        if self.instance and connection.instance != self.instance:
+            await connection.aclose()
             raise PeerGoneError(f"{self.location} is another process now", address="", peer=self.location)
-        self.instance = instance
-        return call
+        self.instance = connection.instance
+        return connection
 
-    async def _carry(self, call: Any) -> _BrokenError | None:
+    async def _carry(self, connection: Dialed) -> BrokenConnectionError | None:
         """Write and read until the connection ends; return its error, None if closed."""
         self._queue = deque(data for channel in self.channels.values() for data in channel.kept)
         self._woken.set()
-        self._call = call
+        self._connection = connection
         for channel in self.channels.values():
             channel.admit()
-        writing = asyncio.create_task(self._write(call))
-        hearing = asyncio.create_task(self._hear(call))
+        writing = asyncio.create_task(self._write(connection))
+        hearing = asyncio.create_task(self._hear(connection))
         try:
             await asyncio.wait((writing, hearing), return_when=asyncio.FIRST_COMPLETED)
             if not hearing.done():  # there is nothing more to write, or writing fails: the end is near
                 await asyncio.wait((hearing,), timeout=_FAREWELL_S)
             if not hearing.done() or hearing.cancelled():
-                return _BrokenError("it was broken off")
+                return BrokenConnectionError("it was broken off")
             await hearing
-            if writing.done() and not writing.cancelled() and not isinstance(writing.exception(), _BrokenError):
+            if (
+                writing.done()
+                and not writing.cancelled()
+                and not isinstance(writing.exception(), BrokenConnectionError)
+            ):
                 await writing
-        except _BrokenError as error:
+        except BrokenConnectionError as error:
             return error
         finally:
             for task in (writing, hearing):
                 task.cancel()
             await asyncio.gather(writing, hearing, return_exceptions=True)
-            call.cancel()
+            connection.abort()
         return None
 
-    async def _write(self, call: Any) -> None:
+    async def _write(self, connection: Dialed) -> None:
         """Write the queue; if this process closes, say goodbye after it, and end."""
-        try:
-            while True:
-                await self._woken.wait()
-                while self._queue:
-                    await call.write(self._batch())
-                self._woken.clear()
-                if self._closing:
-                    await call.write(self.framing.wrap(GOODBYE))
-                    await call.done_writing()
-                    return
-        except aio.AioRpcError as error:
-            raise _broken(error) from error
-        except asyncio.InvalidStateError as error:  # gRPC raises it when the call has ended already
-            raise _BrokenError(str(error)) from error
+        while True:
+            await self._woken.wait()
+            while self._queue:
+                await connection.write(self._batch())
+            self._woken.clear()
+            if self._closing:
+                await connection.write(self.framing.wrap(GOODBYE))
+                await connection.finish()
+                return
 
     def _batch(self) -> bytes:
         queue = self._queue
@@ -340,10 +284,10 @@ class Link:
             size += len(parts[-1])
         return b"".join(parts)
 
-    async def _hear(self, call: Any) -> None:
+    async def _hear(self, connection: Dialed) -> None:
         """Process the peer's replies until it closes."""
         try:
-            while (data := await call.read()) is not aio.EOF:
+            while (data := await connection.read()) is not None:
                 for frame in self.framing.unwrap_all(data):
                     if frame == GOODBYE:
                         return
@@ -355,17 +299,14 @@ class Link:
                         self._moved = True
         except FrameError as error:
             if error.reason in ("refused", "again"):  # not by this process, but by the peer
-                raise _BrokenError(error.what, hopeless=error.reason == "refused") from error
+                raise BrokenConnectionError(error.what, hopeless=error.reason == "refused") from error
             self._home.count_refused(error)
-            raise _BrokenError(error.what) from error
-        except aio.AioRpcError as error:
-            raise _broken(error) from error
+            raise BrokenConnectionError(error.what) from error
 
     def _unreachable(self, what: str) -> ConnectError:
         return ConnectError(
             what,
-            hint="Is that process running, with the same job, token and TLS? One that does not take this process's "
-            "certificate looks as if it closed. connect_timeout_s under [transport.grpc] says how long to try.",
+            hint=self._home.unreachable_hint,
             address="",
             peer=self.location,
             location=self.location,

@@ -8,17 +8,17 @@ from typing import Any, NamedTuple, Protocol
 
 from flamecore.abc.transport import Delivery, Endpoint
 from flamecore.errors import PeerGoneError, SendTimeout, TransportClosedError
+from flamecore.toolkit.links.incoming import Incoming
+from flamecore.toolkit.links.options import LinkOptions
+from flamecore.toolkit.links.outgoing import Outgoing
 from flamecore.toolkit.wait_queue import WaitQueue
-from flamestream_grpc.incoming import Incoming
-from flamestream_grpc.options import Options
-from flamestream_grpc.outgoing import Outgoing
 
 
 class Rooms(Protocol):
     """The transport, as its endpoints see it."""
 
-    options: Options
-    endpoints: dict[str, GrpcEndpoint]
+    options: LinkOptions
+    endpoints: dict[str, LinkedEndpoint]
 
     def encode(self, message: Any) -> bytes:
         """Return the bytes of a message. Raises CodecError."""
@@ -44,7 +44,7 @@ class Arrived(NamedTuple):
     size: int = 0
 
 
-class GrpcEndpoint(Endpoint):
+class LinkedEndpoint(Endpoint):
     """One address. Addresses of one process exchange objects as they are."""
 
     def __init__(self, address: str, transport: Rooms) -> None:

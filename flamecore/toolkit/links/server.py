@@ -10,25 +10,20 @@ from __future__ import annotations
 import asyncio
 import hmac
 from collections import Counter
-from collections.abc import Callable
 from typing import Any, Final, Protocol
-
-import grpc
-from grpc import aio
 
 from flamecore.errors import CodecError, FlameError, FrameError, PeerGoneError
 from flamecore.events import MESSAGE_REFUSED
 from flamecore.logs import logger
 from flamecore.toolkit.frames import Frame, Framing
-from flamestream_grpc.incoming import GOODBYE, Incoming, Peer, refusal, refused
-from flamestream_grpc.link import HELLO, INSTANCE, LOCATION, METHOD, TOKEN
-from flamestream_grpc.options import Options
-from flamestream_grpc.safety import is_location, speaks_as
+from flamecore.toolkit.links.connection import BrokenConnectionError, Call, Refusal
+from flamecore.toolkit.links.incoming import GOODBYE, Incoming, Peer, refusal, refused
+from flamecore.toolkit.links.options import LinkOptions
 
-_PEERS: Final = 1024
+MOST_PEERS: Final = 1024
 """Most connections at a time."""
 _BURST: Final = 256
-"""Most frames taken before other tasks have their turn: a gRPC message may hold a million."""
+"""Most frames taken before other tasks have their turn: a message may hold a million."""
 _TOLD: Final = 100
 """Most undecodable messages that are logged."""
 _LAST_WORD_S: Final = 1.0
@@ -44,7 +39,7 @@ class Taker(Protocol):
 class House(Protocol):
     """The transport, as its server sees it."""
 
-    options: Options
+    options: LinkOptions
     framing: Framing
     instance: str
     refused: Counter[str]
@@ -57,6 +52,9 @@ class House(Protocol):
 
     def count_refused(self, error: FrameError) -> None:
         """Count a refused message."""
+
+    def is_location(self, text: str) -> bool:
+        """Return whether a process of this transport may listen at a location."""
 
     async def reachable(self, location: str) -> bool:
         """Return whether a process listens at a location, even if too busy to answer."""
@@ -84,35 +82,9 @@ class Server:
         self._watches: dict[str, asyncio.Task[None]] = {}
         self._calls: set[asyncio.Task[Any]] = set()
         self._closing = asyncio.Event()
-        self._server: aio.Server | None = None
-
-    async def start(self, target: str, credentials: grpc.ServerCredentials | None, options: Any) -> int:
-        """Listen.
-
-        Args:
-            target: The address in gRPC's notation.
-            credentials: Credentials for TLS; None: without TLS.
-            options: Options for gRPC.
-
-        Returns:
-            The port, for TCP.
-
-        Raises:
-            RuntimeError: It cannot listen there.
-        """
-        self._server = server = aio.server(options=options, maximum_concurrent_rpcs=_PEERS)
-        service, _, name = METHOD.strip("/").partition("/")
-        handler = grpc.stream_stream_rpc_method_handler(self._link)
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {name: handler}),))
-        add: Callable[[str], int] = server.add_insecure_port
-        if credentials is not None:
-            add = lambda where: server.add_secure_port(where, credentials)  # noqa: E731
-        port = add(target)
-        await server.start()
-        return port
 
     async def aclose(self) -> None:
-        """Send the last acknowledgements, end all calls, and stop listening."""
+        """Send the last acknowledgements, and end all calls."""
         self._closing.set()
         for watch in self._watches.values():
             watch.cancel()
@@ -120,8 +92,6 @@ class Server:
         self._watches.clear()
         if self._calls:
             await asyncio.wait(self._calls, timeout=2 * _LAST_WORD_S)
-        if self._server is not None:
-            await self._server.stop(0)
 
     def instance_at(self, location: str) -> str:
         """Return the instance that has sent from a location; empty if there is none."""
@@ -136,7 +106,7 @@ class Server:
 
     # -- a call ------------------------------------------------------------------------------------------------------
 
-    async def _link(self, _: Any, call: Any) -> None:
+    async def serve(self, call: Call) -> None:
         """Serve a call, from its beginning to its end."""
         task = asyncio.current_task()
         assert task is not None
@@ -146,9 +116,9 @@ class Server:
         finally:
             self._calls.discard(task)
 
-    async def _serve(self, call: Any) -> None:
+    async def _serve(self, call: Call) -> None:
         peer = await self._admitted(call)
-        await call.send_initial_metadata(((INSTANCE, self._house.instance),))
+        await call.accept(self._house.instance)
         peer.tell_all()
         over: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         reading = asyncio.create_task(self._read(peer, call))
@@ -164,7 +134,7 @@ class Server:
             if not left and not closing.done():
                 if telling.done() and not telling.cancelled():
                     await telling
-                await call.abort(grpc.StatusCode.ABORTED, "the connection is broken, or there is a newer one")
+                await call.refuse(Refusal.REPLACED, Refusal.REPLACED.value)
             if left:
                 await _conclude(peer, telling, over)
             else:  # said, and heard, before the call ends: see `_outcome`
@@ -177,26 +147,25 @@ class Server:
             if peer.telling is telling and self._peers.get(peer.location) is peer:
                 self._disconnected(peer, left=left)
 
-    async def _admitted(self, call: Any) -> Peer:
+    async def _admitted(self, call: Call) -> Peer:
         """Return the calling peer, or abort the call if it is not allowed."""
-        shown = dict(call.invocation_metadata() or ())
-        if not hmac.compare_digest(shown.get(TOKEN, b""), self._token):
+        token, hello, location, instance = call.greeting
+        if not hmac.compare_digest(token, self._token):
             self._house.refused["token"] += 1
-            await call.abort(grpc.StatusCode.UNAUTHENTICATED, "it does not show the token of this job")
-        location, instance = shown.get(LOCATION, b"").decode(errors="replace"), str(shown.get(INSTANCE, ""))
-        if not is_location(location) or not instance or instance in self._lost:
+            await call.refuse(Refusal.TOKEN, "it does not show the token of this job")
+        if not self._house.is_location(location) or not instance or instance in self._lost:
             self._house.refused["lost" if instance in self._lost else "unnamed"] += 1
-            await call.abort(grpc.StatusCode.FAILED_PRECONDITION, "it was given up as lost, or is nowhere")
+            await call.refuse(Refusal.UNWANTED, "it was given up as lost, or is nowhere")
         try:
-            self._house.framing.unwrap(shown.get(HELLO, b""))
+            self._house.framing.unwrap(hello)
         except FrameError as error:
             self._house.count_refused(error)
-            await call.abort(grpc.StatusCode.FAILED_PRECONDITION, f"{error.what}, to begin with")
-        role = speaks_as(call.auth_context())
+            await call.refuse(Refusal.UNWANTED, f"{error.what}, to begin with")
+        role = call.speaks_as
         peer = self._peers.get(location)
         if peer is not None and peer.speaks_as != role:
             self._house.refused["role"] += 1
-            await call.abort(grpc.StatusCode.FAILED_PRECONDITION, "its certificate is for another role than before")
+            await call.refuse(Refusal.UNWANTED, "its certificate is for another role than before")
         if peer is None or peer.instance != instance:
             if peer is not None:
                 self._lose(peer, "another process has taken its place")
@@ -209,7 +178,7 @@ class Server:
     async def _outcome(
         self,
         peer: Peer,
-        call: Any,
+        call: Call,
         reading: asyncio.Task[bool],
         telling: asyncio.Task[None],
         over: asyncio.Future[bytes],
@@ -221,23 +190,22 @@ class Server:
             self._house.count_refused(error)
             if error.reason == "gap":
                 self._lose(peer, error.what)
-            # A client that writes while its call ends does not get the status: gRPC replaces it by INTERNAL. So the
-            # reason is sent before, and the call ends when the peer, having read it, writes no more.
+            # A client that writes while its connection ends may not see why: gRPC replaces the status, and a socket
+            # the last bytes. So the reason is sent before, and the call ends when the peer, having read it, writes no
+            # more.
             last = refusal(error)
             await _conclude(peer, telling, over, self._house.framing.wrap(last))
             await _drain(call)
-            status = grpc.StatusCode.DATA_LOSS if last.sequence else grpc.StatusCode.FAILED_PRECONDITION
-            await call.abort(status, error.what)
-            raise  # abort has raised already
+            await call.refuse(Refusal.DAMAGED if last.sequence else Refusal.UNWANTED, error.what)
 
-    async def _read(self, peer: Peer, call: Any) -> bool:
+    async def _read(self, peer: Peer, call: Call) -> bool:
         """Take the peer's frames; return whether they end with a goodbye.
 
         Raises:
             FrameError: A frame is refused.
         """
         unwrap_all = self._house.framing.unwrap_all
-        while (data := await call.read()) is not aio.EOF:
+        while (data := await call.read()) is not None:
             for number, frame in enumerate(unwrap_all(data), 1):
                 if frame == GOODBYE:
                     return True
@@ -271,7 +239,7 @@ class Server:
         else:
             taker.arrive(channel, message, size)
 
-    async def _tell(self, peer: Peer, call: Any, over: asyncio.Future[bytes]) -> None:
+    async def _tell(self, peer: Peer, call: Call, over: asyncio.Future[bytes]) -> None:
         """Send acknowledgements until `over` is set, then its result, or until it breaks."""
         last = False
         while not last:
@@ -281,7 +249,7 @@ class Server:
             if data := peer.take_news(self._house.framing) + (over.result() if last else b""):
                 try:
                     await call.write(data)
-                except aio.BaseError:  # broken: everything is acknowledged again over the next connection
+                except BrokenConnectionError:  # broken: everything is acknowledged again over the next connection
                     return
 
     # -- peers -------------------------------------------------------------------------------------------------------
@@ -327,11 +295,11 @@ async def _conclude(peer: Peer, telling: asyncio.Task[None], over: asyncio.Futur
     await asyncio.wait((telling,), timeout=_LAST_WORD_S)
 
 
-async def _drain(call: Any) -> None:
+async def _drain(call: Call) -> None:
     """Drop what still arrives, until the peer ends or `_LAST_WORD_S` have passed."""
     try:
         async with asyncio.timeout(_LAST_WORD_S):
-            while await call.read() is not aio.EOF:
+            while await call.read() is not None:
                 pass
     except TimeoutError:  # it does not listen
         return

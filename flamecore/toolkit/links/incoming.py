@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from flamecore.errors import FrameError
 from flamecore.toolkit.frames import Frame, Framing, Sequences
-from flamestream_grpc.options import MOST_BYTES, MOST_FRAMES, Options
+from flamecore.toolkit.links.options import MOST_BYTES, MOST_FRAMES, LinkOptions
 
 _TOLD: Final = struct.Struct(">QQ")
 _DELAY_S: Final = 0.02
@@ -118,7 +118,7 @@ class Peer:
         speaks_as: Prefixes of the addresses it may send from.
     """
 
-    def __init__(self, location: str, instance: str, options: Options, speaks_as: tuple[str, ...] = ("",)) -> None:
+    def __init__(self, location: str, instance: str, options: LinkOptions, speaks_as: tuple[str, ...] = ("",)) -> None:
         self.location = location
         self.instance = instance
         self.speaks_as = speaks_as

@@ -13,14 +13,14 @@ from typing import Protocol
 
 from flamecore.errors import FlameError, PeerGoneError
 from flamecore.toolkit.frames import Frame, Framing
+from flamecore.toolkit.links.options import LinkOptions
 from flamecore.toolkit.wait_queue import WaitQueue
-from flamestream_grpc.options import Options
 
 
 class Line(Protocol):
     """The link to the receiver, as a channel sees it."""
 
-    options: Options
+    options: LinkOptions
     framing: Framing
 
     @property

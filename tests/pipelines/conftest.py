@@ -3,24 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
+GRPC = pytest.param("grpc", marks=pytest.mark.grpc)
+NATS = pytest.param("nats", marks=pytest.mark.nats)
 
-@pytest.fixture(params=[pytest.param("grpc", marks=pytest.mark.grpc), pytest.param("nats", marks=pytest.mark.nats)])
+
+@pytest.fixture(params=["socket", GRPC, NATS])
 def over(request: pytest.FixtureRequest) -> Iterator[list[str]]:
     """Yield settings that choose a transport between processes."""
-    chosen = [f"transport.use={request.param}"]
-    if request.param == "grpc":
-        yield chosen
+    with chosen(request.param) as settings:
+        yield settings
+
+
+@pytest.fixture(params=[GRPC, NATS])
+def joinable(request: pytest.FixtureRequest) -> Iterator[list[str]]:
+    """Yield settings that choose a transport by which a job can be joined from elsewhere."""
+    with chosen(request.param) as settings:
+        yield settings
+
+
+@contextmanager
+def chosen(transport: str) -> Iterator[list[str]]:
+    """Yield the settings that choose a transport, with its server running meanwhile."""
+    settings = [f"transport.use={transport}"]
+    if transport != "nats":
+        yield settings
         return
     from flamestream_nats.testing import NatsServer
 
     with NatsServer() as server:
-        yield [*chosen, f'transport.nats.servers=["{server.url}"]']
+        yield [*settings, f'transport.nats.servers=["{server.url}"]']
 
 
-@pytest.fixture(params=[pytest.param("grpc", marks=pytest.mark.grpc)])
+@pytest.fixture(params=[GRPC])
 def grpc(request: pytest.FixtureRequest) -> list[str]:
     """Return settings for tests where one transport is as good as another."""
     return [f"transport.use={request.param}"]

@@ -226,6 +226,12 @@ def test_a_supervisor_that_workers_cannot_find_is_refused() -> None:
         assert f"workers would have no way to find the supervisor: it would listen at {place}" in problems(done)
 
 
+def test_a_supervisor_that_no_worker_could_find_over_a_transport_names_another() -> None:
+    done = check("[transport]\nuse = 'socket'\n[deploy]\nstart = 'join'")
+    assert "it would listen at a unix socket in a folder of the job" in problems(done)
+    assert '[transport.grpc] listen = "127.0.0.1:7070", with transport.use = "grpc".' in problems(done)
+
+
 @pytest.mark.grpc
 @pytest.mark.nats
 def test_a_supervisor_may_be_found_in_a_registry(monkeypatch: pytest.MonkeyPatch) -> None:

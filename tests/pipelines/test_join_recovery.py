@@ -11,8 +11,8 @@ from words import Joined, Words, ended, wait_for
 
 
 @pytest.fixture
-def joined(tmp_path: Path, over: list[str]) -> Iterator[Joined]:
-    made = Joined(Words(tmp_path, over))
+def joined(tmp_path: Path, joinable: list[str]) -> Iterator[Joined]:
+    made = Joined(Words(tmp_path, joinable))
     yield made
     made.end()
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from textwrap import dedent
@@ -132,17 +132,16 @@ FAILING = """
 """
 
 
-@pytest.fixture(params=[pytest.param("grpc", marks=pytest.mark.grpc), pytest.param("nats", marks=pytest.mark.nats)])
-def over(request: pytest.FixtureRequest) -> Iterator[list[str]]:
-    """Yield the options that choose a transport between processes."""
-    chosen = ["--set", f"transport.use={request.param}"]
-    if request.param == "grpc":
-        yield chosen
-        return
-    from flamestream_nats.testing import NatsServer
+@pytest.fixture
+def over(over: list[str]) -> list[str]:
+    """Return the settings that choose a transport, as options of the command."""
+    return [word for setting in over for word in ("--set", setting)]
 
-    with NatsServer() as server:
-        yield [*chosen, "--set", f'transport.nats.servers=["{server.url}"]']
+
+@pytest.fixture
+def joinable(joinable: list[str]) -> list[str]:
+    """Return the settings that choose a transport by which a job can be joined, as options of the command."""
+    return [word for setting in joinable for word in ("--set", setting)]
 
 
 def write(folder: Path, name: str, text: str) -> Path:
@@ -408,17 +407,17 @@ def handles(pid: int, number: signal.Signals) -> bool:
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="looks into /proc for handlers of signals")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_job_that_waits_for_its_workers_ends_at_the_first_signal(
-    tmp_path: Path, over: list[str], number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, joinable: list[str], number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing was read, so there is nothing to drain."""
     monkeypatch.setenv("FLAMESTREAM_TOKEN", "not a secret")
     app = write(tmp_path, "app.py", APP)
     lines = write(tmp_path, "lines.txt", "a\n")
-    if "transport.use=grpc" in over:
-        over = [*over, "--set", f"transport.grpc.listen=127.0.0.1:{free_port()}"]
+    if "transport.use=grpc" in joinable:
+        joinable = [*joinable, "--set", f"transport.grpc.listen=127.0.0.1:{free_port()}"]
     job = subprocess.Popen(
         command(
-            "run", app, "--source", "lines=lines", "--set", f"source.lines.path={lines}", *over, "-w", "2",
+            "run", app, "--source", "lines=lines", "--set", f"source.lines.path={lines}", *joinable, "-w", "2",
             "--set", "deploy.start=join", "--set", "deploy.start_timeout_s=600",
         ),
         stderr=subprocess.PIPE,
@@ -479,18 +478,18 @@ def test_a_signal_to_all_processes_of_a_job_drains_it(tmp_path: Path, over: list
 
 @pytest.mark.parametrize("quiet", [False, True])
 def test_the_supervisor_names_the_workers_it_waits_for(
-    tmp_path: Path, over: list[str], quiet: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, joinable: list[str], quiet: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FLAMESTREAM_TOKEN", "not a secret")
     app = write(tmp_path, "app.py", APP)
     lines = write(tmp_path, "lines.txt", "a\n")
     here = f"grpc://127.0.0.1:{free_port()}"
-    if "transport.use=grpc" in over:
-        over = [*over, "--set", f"transport.grpc.listen={here.partition('://')[2]}"]
+    if "transport.use=grpc" in joinable:
+        joinable = [*joinable, "--set", f"transport.grpc.listen={here.partition('://')[2]}"]
     else:
-        here = over[-1].split('"')[1]
+        here = joinable[-1].split('"')[1]
     ended = run(
-        "run", app, "--source", "lines=lines", "--set", f"source.lines.path={lines}", *over, "-w", "2",
+        "run", app, "--source", "lines=lines", "--set", f"source.lines.path={lines}", *joinable, "-w", "2",
         *(["-q"] if quiet else []), "--set", "deploy.start=join", "--set", "deploy.acker=own",
         "--set", "deploy.start_timeout_s=0.5",
     )  # fmt: skip

@@ -119,9 +119,9 @@ def status(address: str, environment: dict[str, str]) -> dict[str, Any]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory of processes is read from /proc")
-def test_memory_is_bounded_and_the_source_is_held_back(tmp_path: Path, over: list[str]) -> None:
+def test_memory_is_bounded_and_the_source_is_held_back(tmp_path: Path, joinable: list[str]) -> None:
     seconds = float(os.environ.get("FLAMESTREAM_SLOW_SINK_S", SECONDS))
-    with started(tmp_path, over) as (job, address, environment):
+    with started(tmp_path, joinable) as (job, address, environment):
         end = time.monotonic() + 60
         while len(children(job.pid)) < 2:
             assert job.poll() is None, (tmp_path / "errors.txt").read_text()

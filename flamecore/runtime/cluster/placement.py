@@ -124,8 +124,11 @@ def check_findable(config: JobConfig, transport: Transport, outlook: Outlook, *,
     """
     joined = config.deploy.start == "join" and transport.capabilities.multi_process
     if joined and not outlook.join and not listed:
+        # A transport that listens in a private folder, and nowhere else, has no such option.
+        name = transport.name if hasattr(transport.options, "listen") else EXAMPLE_TRANSPORT
         raise ConfigError(
             f"{_JOINS}, and workers would have no way to find the supervisor: it would listen at {outlook.place}",
-            hint=f'Name a place, such as [transport.{transport.name}] listen = "127.0.0.1:7070".',
-            path=f"transport.{transport.name}.listen",
+            hint=f'Name a place, such as [transport.{name}] listen = "127.0.0.1:7070"'
+            + ("." if name == transport.name else f', with transport.use = "{name}".'),
+            path=f"transport.{name}.listen",
         )

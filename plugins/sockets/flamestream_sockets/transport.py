@@ -1,0 +1,127 @@
+"""The driver: listens at a unix socket of the job, and connects to others."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+from flamecore.abc.transport import JobAddress, Outlook, TransportContext
+from flamecore.toolkit.frames import HEADER_BYTES
+from flamecore.toolkit.links.connection import BrokenConnectionError
+from flamecore.toolkit.links.options import LinkOptions, Seconds
+from flamecore.toolkit.links.server import MOST_PEERS
+from flamecore.toolkit.links.transport import LinkedTransport
+from flamecore.toolkit.links.unix import is_path, keep_private, socket_path
+from flamestream_sockets.connections import Reception, SocketConnection
+from flamestream_sockets.peer import is_stopped
+from flamestream_sockets.pipe import Pipe
+
+_UNIX: Final = "unix:"
+_SLACK_BYTES: Final = 2**20
+"""Most bytes by which a message exceeds a frame's body: head and addresses, or a batch of small frames."""
+_BACKLOG: Final = 128
+"""Connections that wait to be accepted by a busy process, at most."""
+
+
+class Options(LinkOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Options of the transport, besides those of links.
+
+    Attributes:
+        keepalive_s: Time after which a process that is stopped counts as lost. The end of one is detected immediately.
+    """
+
+    keepalive_s: Seconds = 5.0
+
+
+class SocketTransport(LinkedTransport):
+    """Addresses of one process, and its links to other processes of the machine."""
+
+    name = "socket"
+    Options = Options
+    schemes = ("socket",)
+    unreachable_hint: ClassVar[str] = (
+        "Is that process running, on this machine and with the same job and token? connect_timeout_s under "
+        "[transport.socket] says how long to try."
+    )
+
+    def __init__(self, options: Any, context: TransportContext) -> None:
+        super().__init__(options, context)
+        self._most_bytes = self.options.max_frame_bytes + HEADER_BYTES + _SLACK_BYTES
+        self._path: Path | None = None
+        self._listener: asyncio.Server | None = None
+        self._reception = Reception(
+            self.server.serve,
+            limit_s=self.options.connect_timeout_s,
+            watch_s=self._watch_s,
+            broken=self._count_broken,
+            most=MOST_PEERS,
+        )
+
+    @property
+    def _watch_s(self) -> float:
+        return float(self.options.keepalive_s) / 2
+
+    def _count_broken(self) -> None:
+        self.refused["broken"] += 1
+
+    @classmethod
+    def address_of(cls, url: str) -> JobAddress:
+        return JobAddress(f"{_UNIX}{url.partition('://')[2]}")
+
+    # -- listening ---------------------------------------------------------------------------------------------------
+
+    def outlook(self) -> Outlook:
+        return Outlook("a unix socket in a folder of the job")
+
+    async def start(self) -> str:
+        path = socket_path(self.context.folder, self.context.node, "use another transport, such as grpc")
+        path.unlink(missing_ok=True)  # nobody listens there
+        loop = asyncio.get_running_loop()
+        self._listener = await loop.create_unix_server(
+            lambda: Pipe(self._most_bytes, self._reception.receive), path, backlog=_BACKLOG
+        )
+        keep_private(path)
+        self._path = path
+        self.location = f"{_UNIX}{path}"
+        return self.location
+
+    async def stop_listening(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+        await self._reception.aclose()
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+
+    # -- connections -------------------------------------------------------------------------------------------------
+
+    def is_location(self, text: str) -> bool:
+        return text.startswith(_UNIX) and is_path(text.removeprefix(_UNIX))
+
+    async def dial(self, location: str, deadline: float) -> SocketConnection:
+        path = location.removeprefix(_UNIX)
+        try:
+            async with asyncio.timeout_at(deadline):
+                _, pipe = await asyncio.get_running_loop().create_unix_connection(lambda: Pipe(self._most_bytes), path)
+        except TimeoutError:
+            raise BrokenConnectionError("no connection in time", late=True) from None
+        except OSError as error:
+            absent = isinstance(error, (FileNotFoundError, ConnectionRefusedError))
+            raise BrokenConnectionError(str(error), absent=absent) from error
+        connection = SocketConnection(pipe, self._watch_s)
+        try:
+            if is_stopped(pipe.socket):
+                raise BrokenConnectionError("the process is stopped")
+            await connection.greet(self.greeting, self.options.connect_timeout_s)
+        except BaseException:
+            await connection.aclose()
+            raise
+        return connection
+
+    async def reachable(self, location: str) -> bool:
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.setblocking(False)
+            if probe.connect_ex(location.removeprefix(_UNIX)):
+                return False
+            return not is_stopped(probe)

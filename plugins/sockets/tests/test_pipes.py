@@ -1,0 +1,195 @@
+"""One end of a socket: messages in pieces, bounds, and the process behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from flamecore.toolkit.links.connection import BrokenConnectionError
+from flamestream_sockets.connections import Watch
+from flamestream_sockets.peer import is_stopped
+from flamestream_sockets.pipe import Kind, Pipe
+
+LIMIT_S = 10.0
+MOST = 2**23
+
+
+async def connected(most: int = MOST) -> tuple[Pipe, socket.socket]:
+    """Return a pipe, and the other end of its socket."""
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+    _, pipe = await asyncio.get_running_loop().create_connection(lambda: Pipe(most), sock=ours)
+    return pipe, theirs
+
+
+def within_limit(work: Callable[[], Awaitable[None]]) -> None:
+    """Run a test."""
+
+    async def run() -> None:
+        async with asyncio.timeout(LIMIT_S):
+            await work()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_messages_arrive_whole_whatever_the_pieces(seed: int) -> None:
+    draw = random.Random(seed)
+    bodies = [draw.randbytes(draw.choice((0, 1, 5, 200, 70_000))) for _ in range(30)]
+    data = b"".join(struct.pack(">IB", len(body), Kind.DATA) + body for body in bodies)
+
+    async def work() -> None:
+        pipe, theirs = await connected()
+
+        async def feed() -> None:
+            at = 0
+            while at < len(data):
+                size = draw.choice((1, 3, 5, 1000, 100_000))
+                await asyncio.get_running_loop().sock_sendall(theirs, data[at : at + size])
+                at += size
+                if draw.random() < 0.1:
+                    await asyncio.sleep(0)
+
+        feeding = asyncio.create_task(feed())
+        assert [await pipe.read() for _ in bodies] == [(Kind.DATA, body) for body in bodies]
+        await feeding
+        theirs.close()
+        with pytest.raises(BrokenConnectionError):
+            await pipe.read()
+
+    within_limit(work)
+
+
+def test_what_is_not_read_waits_at_the_sender() -> None:
+    """Memory is bounded on both sides, and everything arrives in the end."""
+    body, count = bytes(100_000), 200
+
+    async def work() -> None:
+        loop = asyncio.get_running_loop()
+        ours, theirs = socket.socketpair()
+        _, pipe = await loop.create_connection(lambda: Pipe(MOST), sock=ours)
+        _, other = await loop.create_connection(lambda: Pipe(MOST), sock=theirs)
+        written = 0
+
+        async def write() -> None:
+            nonlocal written
+            for _ in range(count):
+                await other.write(Kind.DATA, body)
+                written += 1
+
+        writing = asyncio.create_task(write())
+        await asyncio.sleep(0.2)
+        assert 10 <= written < 60
+        assert pipe._arrived_bytes < 3 * 2**20
+        for _ in range(count):
+            assert await pipe.read() == (Kind.DATA, body)
+        await writing
+        pipe.abort()
+        other.abort()
+
+    within_limit(work)
+
+
+def test_a_writer_that_waits_learns_that_the_socket_is_broken() -> None:
+    async def work() -> None:
+        pipe, theirs = await connected()
+        asyncio.get_running_loop().call_later(0.05, theirs.close)
+
+        async def write() -> None:
+            while True:
+                await pipe.write(Kind.DATA, bytes(500_000))
+
+        with pytest.raises(BrokenConnectionError):
+            await write()
+
+    within_limit(work)
+
+
+def test_a_message_that_is_too_large_breaks_the_connection() -> None:
+    async def work() -> None:
+        pipe, theirs = await connected(most=100)
+        theirs.send(struct.pack(">IB", 100, Kind.DATA) + bytes(100) + struct.pack(">IB", 101, Kind.DATA))
+        assert await pipe.read() == (Kind.DATA, bytes(100))
+        with pytest.raises(BrokenConnectionError, match="a message of 101 bytes is announced; 100 are the limit"):
+            await pipe.read()
+        theirs.close()
+
+    within_limit(work)
+
+
+LISTENER = """
+import socket, sys
+with socket.socket(socket.AF_UNIX) as listener:
+    listener.bind(sys.argv[1])
+    listener.listen()
+    print("listens", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells the state of the process behind")
+def test_a_process_that_is_stopped_breaks_its_connection(tmp_path: Path) -> None:
+    path = tmp_path / "listener.sock"
+
+    async def work() -> None:
+        command = [sys.executable, "-c", LISTENER, str(path)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            assert process.stdin is not None
+            try:
+                assert process.stdout.readline() == b"listens\n"
+                _, pipe = await asyncio.get_running_loop().create_unix_connection(lambda: Pipe(MOST), str(path))
+                watch = Watch(pipe, 0.05)
+                await asyncio.sleep(0.2)
+                assert not is_stopped(pipe.socket)
+                assert pipe._broken == ""
+                os.kill(process.pid, signal.SIGSTOP)
+                with pytest.raises(BrokenConnectionError):
+                    await pipe.read()
+                os.kill(process.pid, signal.SIGCONT)
+                watch.end()
+            finally:
+                process.kill()
+
+    within_limit(work)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells the state of the process behind")
+def test_a_stop_that_is_over_before_the_second_look_breaks_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "listener.sock"
+
+    async def work() -> None:
+        command = [sys.executable, "-c", LISTENER, str(path)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            try:
+                assert process.stdout.readline() == b"listens\n"
+                _, pipe = await asyncio.get_running_loop().create_unix_connection(lambda: Pipe(MOST), str(path))
+                watch = Watch(pipe, LIMIT_S)  # the looks are the test's
+                for _ in range(3):
+                    os.kill(process.pid, signal.SIGSTOP)
+                    while not is_stopped(pipe.socket):
+                        time.sleep(0.001)
+                    watch._look()
+                    os.kill(process.pid, signal.SIGCONT)
+                    while is_stopped(pipe.socket):
+                        time.sleep(0.001)
+                    watch._look()
+                assert pipe._broken == ""
+                watch.end()
+                pipe.abort()
+            finally:
+                process.kill()
+
+    within_limit(work)

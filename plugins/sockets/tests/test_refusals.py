@@ -1,0 +1,236 @@
+"""Callers that do not belong to a job are refused and counted; it goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import stat
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import msgspec
+import pytest
+
+from flamecore.abc.transport import Endpoint, TransportContext
+from flamecore.errors import ConnectError, PeerGoneError, TransportError
+from flamecore.runtime.codec.codec import Codec
+from flamecore.toolkit.frames import Frame, Framing
+from flamestream_sockets import Options, SocketTransport
+from flamestream_sockets.pipe import Kind
+
+LIMIT_S = 10.0
+SECRET = "secret of the tests"
+
+
+def wrapped(body: bytes = b"", *, sequence: int = 1, job: str = "tests") -> bytes:
+    """Return a frame to b/0."""
+    return Framing(job, 1).wrap(Frame("x/0", "b/0", sequence, body or Codec().encode("a message")))
+
+
+def message(kind: int, body: bytes) -> bytes:
+    """Return the bytes of a message."""
+    return struct.pack(">IB", len(body), kind) + body
+
+
+def greeting(
+    token: str = SECRET, hello: bytes | None = None, location: str = "unix:/nowhere", instance: str = "x"
+) -> bytes:
+    """Return a greeting, correct in everything that is not given otherwise."""
+    shown = (token.encode(), wrapped(sequence=0) if hello is None else hello, location, instance)
+    return message(Kind.GREETING, msgspec.msgpack.encode(shown))
+
+
+async def flood(sender: Endpoint) -> None:
+    """Send until it fails."""
+    while True:
+        await sender.send("b/0", "anybody there?")
+
+
+class Pair:
+    """Two processes of a job, a and b, and a sender and a receiver."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.locations: dict[str, str] = {}
+        self.lost: list[tuple[str, Exception]] = []
+
+    def context(self, node: str, **changes: Any) -> TransportContext:
+        """Return the context of a process."""
+        told: dict[str, Any] = {
+            "job": "tests",
+            "incarnation": 1,
+            "codec": Codec(),
+            "node": node,
+            "token": SECRET,
+            "folder": self.folder,
+            "locate": lambda address: self.locations[address.partition("/")[0]],
+            "lost": lambda location, error: self.lost.append((location, error)),
+        }
+        return TransportContext(**(told | changes))
+
+
+@asynccontextmanager
+async def pair(**options: Any) -> AsyncIterator[tuple[Pair, Any, Any, SocketTransport]]:
+    """Yield a pair, a's sender, b's receiver, and b."""
+    with TemporaryDirectory(prefix="flame") as folder:
+        made = Pair(folder)
+        a, b = (SocketTransport(Options(**options), made.context(node)) for node in "ab")
+        made.locations = {"a": await a.start(), "b": await b.start()}
+        sender, receiver = await a.bind("a/0"), await b.bind("b/0")
+        try:
+            yield made, sender, receiver, b
+        finally:
+            await a.aclose()
+            await b.aclose()
+
+
+async def speak(location: str, *parts: bytes, finish: bool = False) -> bytes:
+    """Send bytes as any process may, and return what comes until the connection ends."""
+    reader, writer = await asyncio.open_unix_connection(location.removeprefix("unix:"))
+    try:
+        writer.write(b"".join(parts))
+        if finish:
+            writer.write_eof()
+        async with asyncio.timeout(LIMIT_S):
+            return await reader.read()
+    except ConnectionResetError:
+        return b""
+    finally:
+        writer.close()
+
+
+STRANGERS = {
+    "no greeting": ((message(Kind.DATA, b"anything"),), "broken"),
+    "no kind": ((message(200, b""),), "broken"),
+    "no msgpack": ((message(Kind.GREETING, b"\xc1"),), "broken"),
+    "another shape": ((message(Kind.GREETING, msgspec.msgpack.encode([1, 2])),), "broken"),
+    "half a message": ((greeting()[:-3],), "broken"),
+    "too large": ((struct.pack(">IB", 2**31, Kind.GREETING),), "broken"),
+    "token": ((greeting(token="a guess"),), "token"),
+    "no instance": ((greeting(instance=""),), "unnamed"),
+    "no place": ((greeting(location="127.0.0.1:80"),), "unnamed"),
+    "relative": ((greeting(location="unix:near"),), "unnamed"),
+    "another job": ((greeting(hello=wrapped(sequence=0, job="another")),), "job"),
+    "damaged frame": ((greeting(), message(Kind.DATA, wrapped()[:-1])), "length"),
+    "no codec": ((greeting(), message(Kind.DATA, wrapped(b"\xc1"))), "codec"),
+    "vanishes": ((greeting(),), "broken"),
+}
+
+
+@pytest.mark.parametrize(("parts", "reason"), STRANGERS.values(), ids=STRANGERS)
+def test_a_stranger_is_refused_and_the_good_peer_goes_on(parts: tuple[bytes, ...], reason: str) -> None:
+    async def run() -> None:
+        async with pair() as (made, sender, receiver, b):
+            await sender.send("b/0", "before")
+            await speak(made.locations["b"], *parts, finish=reason == "broken")
+            await sender.send("b/0", "after")
+            async with asyncio.timeout(LIMIT_S):
+                assert [(await receiver.receive()).message for _ in range(2)] == ["before", "after"]
+            assert b.refused == {reason: 1}
+            assert receiver.receive_nowait() is None
+            assert made.lost == []
+
+    asyncio.run(run())
+
+
+def test_a_caller_that_says_nothing_is_cut_off() -> None:
+    async def run() -> None:
+        async with pair(connect_timeout_s=0.2) as (made, sender, receiver, b):
+            assert await speak(made.locations["b"]) == b""
+            assert b.refused == {"broken": 1}
+            await sender.send("b/0", "after")
+            assert (await receiver.receive()).message == "after"
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("change", "reason"), [({"token": "a guess"}, "token"), ({"job": "another"}, "job")])
+def test_a_process_of_another_job_learns_why_it_is_refused(change: dict[str, Any], reason: str) -> None:
+    async def run() -> None:
+        async with pair() as (made, _, _, b):
+            stranger = SocketTransport(None, made.context("stranger", **change))
+            await stranger.start()
+            endpoint = await stranger.bind("stranger/0")
+            with pytest.raises(ConnectError, match="does not let this process in"):
+                await endpoint.send("b/0", "hello")
+            assert set(b.refused) == {reason}
+            await stranger.aclose()
+
+    asyncio.run(run())
+
+
+def test_nothing_listens_where_a_process_was_killed() -> None:
+    async def run() -> None:
+        async with pair() as (made, _, _, _):
+            made.locations["b"] = f"unix:{made.folder}/none.sock"
+            asking = SocketTransport(None, made.context("c", waits=False))
+            await asking.start()
+            endpoint = await asking.bind("c/0")
+            with pytest.raises(ConnectError, match="nothing listens at"):
+                await endpoint.send("b/0", "hello")
+            await asking.aclose()
+
+    asyncio.run(run())
+
+
+def test_the_socket_belongs_to_its_user_and_goes_with_the_process() -> None:
+    async def run() -> None:
+        async with pair() as (made, _, _, b):
+            path = Path(made.locations["b"].removeprefix("unix:"))
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+            with pytest.raises(TransportError, match="is taken"):
+                await SocketTransport(None, made.context("b")).start()
+            await b.aclose()
+            assert not path.exists()
+
+    asyncio.run(run())
+
+
+def test_a_socket_that_a_killed_process_has_left_is_replaced() -> None:
+    async def run() -> None:
+        async with pair() as (made, _, _, b):
+            path = Path(made.locations["b"].removeprefix("unix:"))
+            await b.aclose()
+            listener = await asyncio.start_unix_server(lambda _, writer: writer.close(), path)
+            listener.close()
+            path.touch()  # as from Python 3.13 on the end of a server removes it
+            successor = SocketTransport(None, made.context("b"))
+            assert await successor.start() == f"unix:{path}"
+            await successor.aclose()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("folder", "text"), [("", "has no folder for sockets"), ("/" + "x" * 200, "is too long for a unix socket")]
+)
+def test_a_place_that_can_hold_no_socket_is_refused(folder: str, text: str) -> None:
+    async def run() -> None:
+        with pytest.raises(TransportError, match=text) as caught:
+            await SocketTransport(None, Pair(folder).context("a")).start()
+        assert "use another transport, such as grpc" in caught.value.hint.lower()
+
+    asyncio.run(run())
+
+
+def test_another_process_at_the_same_place_is_another_peer() -> None:
+    async def run() -> None:
+        async with pair(reconnect_timeout_s=LIMIT_S) as (made, sender, receiver, b):
+            await sender.send("b/0", "hello")
+            assert (await receiver.receive()).message == "hello"
+            listener, b._listener = b._listener, None
+            path = Path(made.locations["b"].removeprefix("unix:"))
+            assert listener is not None
+            listener.close()
+            path.unlink(missing_ok=True)
+            successor = SocketTransport(None, made.context("b"))
+            await successor.start()
+            sender._transport.disconnect()
+            with pytest.raises(PeerGoneError, match="is another process now"):
+                await flood(sender)
+            await successor.aclose()
+
+    asyncio.run(run())

@@ -50,13 +50,13 @@ class Load:
         """Return the number of updates of `count` texts."""
         if self.texts == "lines":
             return 10 * count
-        from flamestream_demo.text import occurrences
-
-        return sum(len(occurrences(text)) for text in texts_of(self.texts, count))
+        return sum(len(text.split()) for text in texts_of(self.texts, count))
 
 
-LINES: Final = Load("lines", "numbered_words", 1000, {"grpc": 3.0, "nats": 5.0}, {})
-PAGES: Final = Load("pages", "numbered_pages", 100, {"grpc": 2.0}, {"grpc": 5.0})
+LINES: Final = Load(
+    "lines", "numbered_words", 1000, {"socket": 0.8, "grpc": 0.8, "nats": 5.0}, {"socket": 2.0, "grpc": 2.0}
+)
+PAGES: Final = Load("pages", "numbered_postings", 100, {"socket": 2.0, "grpc": 2.0}, {"socket": 5.0, "grpc": 5.0})
 
 
 def _once(over: list[str], lines: int, settings: list[str], load: Load = LINES) -> dict[str, float]:

@@ -19,7 +19,7 @@ from typing import IO, Any, Final
 from benchmarks.processes import LIMIT_S, ROOT, RunError
 
 FLOWS: Final = Path(__file__).parent / "flows"
-TRANSPORTS: Final = ("grpc", "nats")
+TRANSPORTS: Final = ("socket", "grpc", "nats")
 
 
 @contextmanager
@@ -41,7 +41,7 @@ def transport(name: str) -> Iterator[list[str]]:
 
 def missing(name: str) -> str:
     """Return why jobs cannot run over a transport here; empty if they can."""
-    if find_spec({"grpc": "grpc", "nats": "nats"}[name]) is None:
+    if name != "socket" and find_spec(name) is None:
         return f"the client of {name} is not installed"
     if name == "nats":
         from flamecore.errors import MissingDependencyError

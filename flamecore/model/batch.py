@@ -762,6 +762,18 @@ def many_of(function: Callable[..., Any]) -> Callable[[Sequence[Any]], Sequence[
     return _themselves if found is None and _is_identity(function.__code__) else found
 
 
+def results(function: Callable[[Any], Any], values: Sequence[Any]) -> list[Any]:
+    """Return what a function gives of each value.
+
+    Raises:
+        RuntimeError: It raised `StopIteration`, which alone would end the calls without a word.
+    """
+    found = [*map(function, values)]
+    if len(found) < len(values):
+        raise RuntimeError(f"a function raised StopIteration for value {len(found) + 1} of {len(values)}")
+    return found
+
+
 _IDENTITY: Final = (lambda value: value).__code__.co_code
 
 

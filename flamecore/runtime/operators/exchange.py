@@ -26,6 +26,7 @@ from flamecore.model.batch import (
     joined,
     made_of,
     materialise,
+    results,
     selected,
 )
 from flamecore.model.clock import block_of
@@ -385,7 +386,7 @@ class _PartingByKey(_Parting):
             if texts:
                 found = self._texts.find(payloads, self._places_of)
             else:
-                keys = list(map(self._key, payloads))
+                keys = results(self._key, payloads)
                 found = self._keys.find(keys, self._owners_of) if self._keys.helps else self._owners_of(keys)
                 if self._notes:
                     columns.append((self._key, keys))
@@ -427,7 +428,7 @@ class _PartingByKey(_Parting):
         ]
 
     def _places_of(self, payloads: Sequence[object]) -> Sequence[int]:
-        return self._owners_of(list(map(self._key, payloads)))
+        return self._owners_of(results(self._key, payloads))
 
     def _owners_of(self, keys: Sequence[object]) -> Sequence[int]:
         return list(map(self._owners.__getitem__, key_groups(keys)))
@@ -528,7 +529,7 @@ class RecordPlaces:
 
         def run(orders: Orders, trace: int, payloads: Sequence[object]) -> None:
             try:
-                right = self.are(list(map(place_of, map(key_of, payloads))), orders)
+                right = self.are(results(place_of, results(key_of, payloads)), orders)
             except Exception:  # noqa: BLE001 - item by item, which repeats the call and reports it
                 right = False
             if not right:
@@ -584,7 +585,7 @@ class PlacingOperator(Operator):
 
     def run(self, orders: Orders, trace: int, payloads: Sequence[object]) -> None:
         try:
-            places = list(map(self._place_of, payloads))
+            places = results(self._place_of, payloads)
             for place in places:
                 check_key(place)
         except Exception:  # noqa: BLE001 - as above

@@ -38,7 +38,7 @@ from flamecore.abc.operator import (
     Work,
 )
 from flamecore.errors import JobError, NoInvalideeError, OrderViolationError
-from flamecore.model.batch import Orders, children, column_of, extended, many_of
+from flamecore.model.batch import Orders, children, column_of, extended, many_of, results
 from flamecore.model.failure import FlowMistake, describe, shorten_repr
 from flamecore.model.hashing import check_key
 from flamecore.model.meta import MAX_TIME, MIN_TIME, Meta, child_codes, decode_time, encode_child, encode_time
@@ -264,7 +264,7 @@ class OrderedOperator(StatefulOperator):
         found = column_of(payloads, self._key_of)  # as where they have come from another partition
         if found is not None:
             return found
-        return [*map(self._key_of, payloads)] if self._all_keys_of is None else self._all_keys_of(payloads)
+        return results(self._key_of, payloads) if self._all_keys_of is None else self._all_keys_of(payloads)
 
     def _processed(self, payloads: Sequence[Any], watermarks: Watermarks) -> Stretch | Sequence[int]:
         """Return the result of several items."""

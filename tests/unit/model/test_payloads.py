@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flamecore.errors import CodecError
-from flamecore.model.batch import Beside, Lines, Rows, chosen, column_of, concat, many_of
+from flamecore.model.batch import Beside, Lines, Rows, chosen, column_of, concat, many_of, results
 from flamecore.model.messages import Items, Released
 from flamecore.runtime.codec.codec import Codec
 
@@ -176,3 +176,15 @@ def test_tuples_in_lists_come_back_as_lists_of_tuples() -> None:
 def test_a_line_that_cannot_be_encoded_is_an_error() -> None:
     with pytest.raises(CodecError, match="not valid Unicode"):
         Codec().encode(Released(0, 5, [b"o"], Lines("\udcff\n"), ()))
+
+
+@pytest.mark.parametrize("place", [0, 1, 3])
+def test_results_are_of_all_values_or_of_none(place: int) -> None:
+    def stops(value: int) -> int:
+        if value == place:
+            raise StopIteration(value)
+        return -value
+
+    assert results(stops, range(10, 14)) == [-10, -11, -12, -13]
+    with pytest.raises(RuntimeError, match=f"value {place + 1} of 4"):
+        results(stops, range(4))

@@ -22,7 +22,7 @@ from sys import maxsize
 from typing import Any
 
 from flamecore.abc.operator import Site
-from flamecore.model.batch import Orders, many_of
+from flamecore.model.batch import Orders, many_of, results
 from flamecore.model.clock import block_of
 from flamecore.model.drift import MISSING, Drift
 from flamecore.model.failure import FlowMistake, describe, shorten_repr
@@ -213,7 +213,8 @@ class BlockTotals:
             return self._reduce(orders, payloads)
         count = len(self._keys)
         try:
-            self._keys += map(self._key_of, payloads) if self._keys_of is None else self._keys_of(payloads)
+            keys_of = self._keys_of
+            self._keys += results(self._key_of, payloads) if keys_of is None else keys_of(payloads)
         except Exception:  # noqa: BLE001 - as above
             del self._keys[count:]
             for payload in payloads:

@@ -13,7 +13,7 @@ from operator import itemgetter
 from types import GenericAlias
 from typing import Any, Final, NamedTuple
 
-from flamecore.model.batch import Beside, column_of, many_of
+from flamecore.model.batch import Beside, column_of, many_of, results
 from flamecore.model.types import returned
 from flamestream_windows.model.times import Unit, reader, reader_of_many
 
@@ -49,7 +49,7 @@ class Form(NamedTuple):
         if found is not None:
             return found
         many = getattr(self.at, "many", None)
-        return [*map(self.at, payloads)] if many is None else many(payloads)
+        return results(self.at, payloads) if many is None else many(payloads)
 
     def noted(self, payloads: Sequence[Any]) -> Beside:
         """Return payloads with their times as a column beside them."""
@@ -109,7 +109,7 @@ def recorded(at: Callable[[Any], Any], unit: Unit | None = None) -> Form:
         return read(at(record))
 
     def times_of(records: Sequence[Any]) -> list[int]:
-        return read_all([*map(at, records)])
+        return read_all(results(at, records))
 
     made = named_after(time_of, at, int)
     made.many = times_of  # type: ignore[attr-defined]  # a function takes any attribute

@@ -201,3 +201,23 @@ def test_a_side_is_kept_for_its_lateness_and_no_longer() -> None:
     looked.sink("looked")
     looked.dropped.map(lambda item: item.value).sink("dropped")
     assert flow.run({"times": [1.0, 5.0, 2.5]})["dropped"] == [2.5]
+
+
+def first_of_other_keys(record: tuple[int, str]) -> str:
+    """Return the key of a record; it has none if it says so."""
+    return next(key for key in (record[1],) if key != "none")
+
+
+@pytest.mark.parametrize("emit", ["final", "updates"])
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("place", [0, 7, 99])
+def test_a_key_that_raises_stop_iteration_fails_its_record(emit: Any, workers: int, place: int) -> None:
+    # It would end a `map` over the records of a run, and those behind it would be lost without a word.
+    records = [(number, "none" if number == place else "a") for number in range(100)]
+    flow = fc.Flow("counts")
+    timed = w.event_time(flow.source("left", tuple), lambda r: r[0], unit="us", at_end="close")
+    windows = timed.key_by(first_of_other_keys).window(w.fixed(seconds=1), emit=emit, panes="accumulating")
+    windows.count().sink("counts")
+    with pytest.raises(fc.OperationError, match="StopIteration") as caught:
+        flow.run({"left": records}, workers=workers)
+    assert repr(records[place]) in str(caught.value)

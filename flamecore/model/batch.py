@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate, chain, islice
+from itertools import accumulate, chain, islice, pairwise
 from operator import add, eq
 from types import CodeType, FunctionType
 from typing import Any, Final, SupportsIndex, TypeVar, overload
@@ -46,13 +46,33 @@ _SAMPLE: Final = 16
 """Number of values that are looked at first: of most columns that are not in order they are neither."""
 
 
+class Ascending(list[Any]):
+    """Numbers in ascending order; they must not be changed any more."""
+
+    __slots__ = ()
+
+
 def ascending(values: Sequence[Any]) -> bool:
     """Return whether a list of numbers is in ascending order.
 
     It takes a third of the time of a loop.
     """
+    return type(in_order(values)) is Ascending
+
+
+def in_order(values: Sequence[Any]) -> Sequence[Any]:
+    """Return a list of numbers as `Ascending` if it is in that order, else the list itself.
+
+    So several operations that have to know learn it once.
+    """
+    if type(values) is Ascending:
+        return values
     head = values[:_SAMPLE]
-    return sorted(head) == head and sorted(values) == values
+    if sorted(head) != head:
+        return values
+    found = Ascending(values)
+    found.sort()
+    return found if found == values else values
 
 
 def extremes(values: Sequence[Any]) -> tuple[Any, Any]:
@@ -719,7 +739,9 @@ class Beside(list[Any]):
         found = super().__getitem__(index)
         if not isinstance(index, slice):
             return found
-        return Beside(found, *[(by, column[index]) for by, column in self.columns])
+        if index.step is not None and index.step < 0:
+            return Beside(found, *[(by, column[index]) for by, column in self.columns])
+        return Beside(found, *[(by, _like(column, column[index])) for by, column in self.columns])
 
 
 def column_of(payloads: Sequence[Any], by: Callable[[Any], Any]) -> Sequence[Any] | None:
@@ -747,7 +769,13 @@ def chosen(payloads: Sequence[Any], indexes: Sequence[int], found: list[Any]) ->
     """
     if type(payloads) is not Beside:
         return found
-    return Beside(found, *[(by, [column[at] for at in indexes]) for by, column in payloads.columns])
+    columns = [(by, _like(column, [column[at] for at in indexes])) for by, column in payloads.columns]
+    return Beside(found, *columns)
+
+
+def _like(column: Sequence[Any], part: Sequence[Any]) -> Sequence[Any]:
+    """Return a part of a column, whose entries are in their order there, as a column of the same kind."""
+    return Ascending(part) if type(column) is Ascending else part
 
 
 def many_of(function: Callable[..., Any]) -> Callable[[Sequence[Any]], Sequence[Any]] | None:
@@ -858,7 +886,11 @@ def concat(parts: Sequence[Sequence[object]]) -> Sequence[object]:
         for by, _ in parts[0].columns:
             found = [column for part in parts if (column := column_of(part, by)) is not None]
             if len(found) == len(parts):
-                columns.append((by, _together(found)))
+                together = _together(found)
+                are_ascending = {*map(type, found)} == {Ascending}
+                if are_ascending and all(one[-1] <= other[0] for one, other in pairwise(found) if one and other):
+                    together = Ascending(together)
+                columns.append((by, together))
         if columns:
             return Beside(_together(parts), *columns)
     elif kind is Lines:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from flamecore.errors import CodecError
 from flamecore.model.batch import (
+    Ascending,
     DerivedOrders,
     Lines,
     Orders,
@@ -22,6 +23,7 @@ from flamecore.model.batch import (
     children,
     extended,
     extremes,
+    in_order,
     interleaved,
     joined,
     materialise,
@@ -391,6 +393,18 @@ def test_the_extremes_of_numbers_in_any_order(count: int) -> None:
         other[place] = -1 if place else 99
         assert ascending(other) == (sorted(other) == other)
         assert extremes(other) == (min(other), max(other))
+
+
+@pytest.mark.parametrize("count", [0, 1, 15, 17, 40])
+def test_a_column_that_is_found_to_ascend_is_known_to(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = [number // 2 for number in range(count)]
+    found = in_order(values)
+    assert (type(found), found) == (Ascending, values)
+    assert in_order(found) is found
+    for other in ([1, 0], [*range(20), 3], (0, 1)):
+        assert in_order(other) is other
+    monkeypatch.setattr("flamecore.model.batch.sorted", None, raising=False)  # it is not sorted again
+    assert ascending(found)
 
 
 # -- merging by stretches ----------------------------------------------------------------------------------------------

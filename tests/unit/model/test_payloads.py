@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flamecore.errors import CodecError
-from flamecore.model.batch import Beside, Lines, Rows, chosen, column_of, concat, many_of, results
+from flamecore.model.batch import Ascending, Beside, Lines, Rows, chosen, column_of, concat, many_of, results
 from flamecore.model.messages import Items, Released
 from flamecore.runtime.codec.codec import Codec
 
@@ -176,6 +176,25 @@ def test_tuples_in_lists_come_back_as_lists_of_tuples() -> None:
 def test_a_line_that_cannot_be_encoded_is_an_error() -> None:
     with pytest.raises(CodecError, match="not valid Unicode"):
         Codec().encode(Released(0, 5, [b"o"], Lines("\udcff\n"), ()))
+
+
+def test_parts_of_a_column_that_ascends_do_so_too() -> None:
+    payloads = Beside([*"abcd"], (ord, Ascending([1, 2, 2, 4])), (len, [1, 1, 1, 1]))
+    part, some = payloads[1:3], chosen(payloads, [0, 3], ["a", "d"])
+    assert isinstance(some, Beside)
+    for one, column in ((part, [2, 2]), (some, [1, 4])):
+        assert [(type(values), values) for _, values in one.columns] == [(Ascending, column), (list, [1, 1])]
+    for parts, kind in (((payloads[:1], payloads[1:]), Ascending), ((payloads[3:], payloads[:1]), list)):
+        together = concat(parts)
+        assert isinstance(together, Beside)
+        assert [type(values) for _, values in together.columns] == [kind, list]
+    mixed = concat([payloads[:2], Beside(["d"], (ord, [3]))])
+    assert isinstance(mixed, Beside)
+    assert mixed.columns == ((ord, [1, 2, 3]),)
+    assert type(mixed.columns[0][1]) is list, "a list that is not known to ascend"
+    for step in (slice(None, None, -1), slice(None, None, 2)):
+        assert [*payloads[step].columns[0][1]] == [1, 2, 2, 4][step]
+    assert type(payloads[::-1].columns[0][1]) is list
 
 
 @pytest.mark.parametrize("place", [0, 1, 3])

@@ -17,7 +17,7 @@ from itertools import repeat
 from typing import Any, Final, cast
 
 from flamecore.abc.operator import Cells, Part, Turn, Watermarks
-from flamecore.model.batch import ascending
+from flamecore.model.batch import Ascending, ascending, extremes, in_order
 from flamecore.model.ordered import Now, Timer
 from flamestream_windows.engine.grouping import Grouping
 from flamestream_windows.engine.short import is_final, is_updates
@@ -63,13 +63,12 @@ class GroupCells(Cells):
         form = self._form
         if form.kind is not None and any(kinds := [*map(form.kind, payloads)]):
             return [place for place, kind in enumerate(kinds) if kind != VALUE]
-        times = form.times(payloads)
-        in_order = ascending(times)
-        first, last = (times[0], times[-1]) if in_order else (min(times), max(times))
+        times = in_order(form.times(payloads))
+        first, last = extremes(times)
         watermark = watermarks[0][1]
         if first < watermark:
             return [place for place, at in enumerate(times) if at < watermark]
-        if behind(times, watermarks, in_order=in_order):
+        if behind(times, watermarks):
             return []
         values = payloads if form.value is None else [*map(form.value, payloads)]
         return self._take_between(keys, times, values, cells, first, last)
@@ -232,7 +231,7 @@ class FinalCells(GroupCells):
         # Counted elements, and those in one window only, need not be added in their order among those of others.
         several: list[tuple[int, list[Any], list[Any]]] = []
         known: dict[int, tuple[int, list[Any], list[Any]]] = {}
-        in_order = not self._counts and isinstance(self._windows, Sliding)
+        apart = not self._counts and isinstance(self._windows, Sliding)
         start = end = 0
         for key, at, value in zip(keys, times, values, strict=True):
             if not start <= at < end:
@@ -240,7 +239,7 @@ class FinalCells(GroupCells):
                 if around is None:
                     return None
                 start, end = around
-                if in_order or start not in known:
+                if apart or start not in known:
                     known[start] = (at, [], [])
                     several.append(known[start])
                 _, some, those = known[start]
@@ -437,7 +436,7 @@ class UpdateCells(GroupCells):
         self, keys: Sequence[Any], times: Sequence[int], cells: Mapping[Turn, Mapping[Any, Any]]
     ) -> Found:
         """Take elements that are counted, in stretches of one window each."""
-        stretch, count, in_order = self._windows.stretch, len(keys), ascending(times)
+        stretch, count, rising = self._windows.stretch, len(keys), ascending(times)
         new: dict[Turn, dict[Any, int]] = {}
         stamps: list[Stamp] = []
         first = 0
@@ -446,7 +445,7 @@ class UpdateCells(GroupCells):
             if window is None:
                 return []
             start, end = window
-            behind = bisect_left(times, end, first) if in_order else first + 1
+            behind = bisect_left(times, end, first) if rising else first + 1
             while behind < count and start <= times[behind] < end:
                 behind += 1
             turn = self._turn(window)
@@ -484,18 +483,18 @@ class UpdateCells(GroupCells):
         return turn[0] in (window[1], self._strategy.expiry(window) + 1)
 
 
-def behind(times: Sequence[int], watermarks: Watermarks, *, in_order: bool = False) -> bool:
+def behind(times: Sequence[int], watermarks: Watermarks) -> bool:
     """Return whether a time is behind its watermark.
 
     Args:
         times: The times.
         watermarks: The watermarks among them, which rise.
-        in_order: Whether the times never fall.
     """
+    rising = type(times) is Ascending
     # Each time is compared with the last watermark before it, which is the greatest.
     end = len(times)
     for start, watermark in reversed(watermarks):
-        if start < end and (times[start] if in_order else min(times[start:end])) < watermark:
+        if start < end and (times[start] if rising else min(times[start:end])) < watermark:
             return True
         end = min(end, start)
     return False

@@ -108,7 +108,7 @@ def recorded(at: Callable[[Any], Any], unit: Unit | None = None) -> Form:
     def time_of(record: Any) -> int:
         return read(at(record))
 
-    def times_of(records: Sequence[Any]) -> list[int]:
+    def times_of(records: Sequence[Any]) -> Sequence[int]:
         return read_all(results(at, records))
 
     made = named_after(time_of, at, int)

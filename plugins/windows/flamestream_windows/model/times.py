@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal
 
-from flamecore.model.batch import extremes
+from flamecore.model.batch import extremes, in_order
 
 MIN: Final = -(2**62)
 """Before all timestamps: the watermark at the start."""
@@ -108,15 +108,19 @@ def _guessed(value: Any) -> int:
     return micros
 
 
-def reader_of_many(unit: Unit | None) -> Callable[[list[Any]], list[int]]:
-    """Return a function that reads a list of timestamps, each as `reader` does."""
+def reader_of_many(unit: Unit | None) -> Callable[[list[Any]], Sequence[int]]:
+    """Return a function that reads a list of timestamps, each as `reader` does.
+
+    It returns `Ascending` ones if they mostly can be used as they are.
+    """
     read = reader(unit)
     first, last = (_PLAUSIBLE, _LAST_YEAR) if unit is None else (MIN + 1, END_OF_GLOBAL_WINDOW)
     per_s = 1_000_000 if unit is None else _PER_S[unit]
 
-    def read_all(values: list[Any]) -> list[int]:
+    def read_all(values: list[Any]) -> Sequence[int]:
         if values and [*map(type, values)].count(int) == len(values):
-            micros = values if per_s == 1_000_000 else [value * 1_000_000 // per_s for value in values]
+            micros: Sequence[int] = values if per_s == 1_000_000 else [value * 1_000_000 // per_s for value in values]
+            micros = in_order(micros)
             least, most = extremes(micros)
             if first <= least and most <= last:
                 return micros

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, chain, islice, pairwise
 from operator import add, eq
 from types import CodeType, FunctionType
-from typing import Any, Final, SupportsIndex, TypeVar, overload
+from typing import Any, Final, NamedTuple, SupportsIndex, TypeVar, overload
 
 from flamecore.model.meta import child_codes, encode_child, encode_time, orders_of
 
@@ -788,6 +788,44 @@ def many_of(function: Callable[..., Any]) -> Callable[[Sequence[Any]], Sequence[
         return None
     found: Callable[[Sequence[Any]], Sequence[Any]] | None = function.__dict__.get("many")
     return _themselves if found is None and _is_identity(function.__code__) else found
+
+
+Put = Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]] | None
+
+
+class Within(NamedTuple):
+    """A function that calls another on a part of its argument.
+
+    Operators call that one themselves: a call less for each item.
+
+    Attributes:
+        view: Returns the parts of several arguments; it may raise if there are none.
+        function: The function of a part.
+        put: Takes arguments and the results for their parts, and returns those of the whole function; None: the results
+            are these.
+    """
+
+    view: Callable[[Sequence[Any]], Sequence[Any]]
+    function: Callable[[Any], Any]
+    put: Put = None
+
+
+def within(function: Callable[..., Any], payloads: Sequence[Any]) -> tuple[Sequence[Any], Callable[..., Any], Put]:
+    """Return the values for payloads, what is to be called on each, and `Within.put`.
+
+    Args:
+        function: A function, which may have a `Within` as `within`; else it is called on the payloads themselves.
+        payloads: The payloads.
+    """
+    found: Within | None = function.__dict__.get("within") if type(function) is FunctionType else None
+    if found is not None:
+        try:
+            values = found.view(payloads)
+            if len(values) == len(payloads):
+                return values, found.function, found.put
+        except Exception:  # noqa: BLE001 - the function fails on one of them, too
+            pass
+    return payloads, function, None
 
 
 def results(function: Callable[[Any], Any], values: Sequence[Any]) -> list[Any]:

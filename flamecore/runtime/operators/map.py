@@ -10,7 +10,7 @@ from itertools import compress
 from typing import Any, Final, NamedTuple
 
 from flamecore.abc.operator import Fail, Operator, Run, Site, Step
-from flamecore.model.batch import Orders, children, chosen, extended, many_of, selected
+from flamecore.model.batch import Orders, children, chosen, extended, many_of, selected, within
 from flamecore.model.meta import CHILD, Meta, child_codes, decode_time, encode_child
 from flamecore.model.vertices import Broadcast, Map, Merge
 from flamecore.runtime.operators.strict import early_run
@@ -206,14 +206,15 @@ def _run_of_one(function: Callable[[object], object], ident: int, emit: Run, fai
                 return
         outputs: list[object] = []
         failed: list[int] = []
-        left, call = iter(payloads), function
+        values, call, put = within(function, payloads)
+        left = iter(values)
         while True:
             # One `try` for all payloads, not one for each, which costs a cheap function some of its time. Not a
             # comprehension, nor `map`: outputs before an error would have to be made again, or `StopIteration` would
             # end them without a word.
             try:
-                for payload in left:
-                    outputs.append(call(payload))  # noqa: PERF401 - see above
+                for value in left:
+                    outputs.append(call(value))  # noqa: PERF401 - see above
                 break
             except Exception as error:  # noqa: BLE001 - as above
                 # Those before it that failed count, too: `outputs` has no entry for these.
@@ -222,9 +223,12 @@ def _run_of_one(function: Callable[[object], object], ident: int, emit: Run, fai
                 fail(orders[place], trace, True, payloads[place], error)
         if failed:
             gone = set(failed)
-            orders = selected(orders, [at for at in range(len(orders)) if at not in gone])
+            places = [at for at in range(len(orders)) if at not in gone]
+            orders = selected(orders, places)
+            if put is not None:
+                payloads = chosen(payloads, places, [payloads[at] for at in places])
         if outputs:
-            emit(extended(orders, _ONLY), trace ^ ident, outputs)
+            emit(extended(orders, _ONLY), trace ^ ident, outputs if put is None else put(payloads, outputs))
 
     return run
 
@@ -249,14 +253,17 @@ def _run_of_kept(function: Callable[[object], object], ident: int, emit: Run, fa
             return
         kept: list[object] = []
         places: list[int] = []
-        for place, payload in enumerate(payloads):
+        values, test, _ = within(function, payloads)
+        for place, value in enumerate(values):
             try:
-                if function(payload):
-                    kept.append(payload)
+                if test(value):
+                    kept.append(value)
                     places.append(place)
             except Exception as error:  # noqa: BLE001 - as above
-                fail(orders[place], trace, True, payload, error)
+                fail(orders[place], trace, True, payloads[place], error)
         if len(kept) < len(payloads):
+            if values is not payloads:
+                kept = [payloads[at] for at in places]
             payloads = chosen(payloads, places, kept)
         if kept:
             emit(extended(selected(orders, places), _ONLY), trace ^ ident, payloads)

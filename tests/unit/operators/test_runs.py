@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import flamecore as fc
 from flamecore.abc.operator import Record, Run, Site, Stretch, Watermarks, Way, Work, each
-from flamecore.model.batch import DerivedOrders, Orders, RecordOrders, stamped
+from flamecore.model.batch import DerivedOrders, Orders, RecordOrders, Within, stamped
 from flamecore.model.drift import Drift
 from flamecore.model.messages import Items
 from flamecore.model.meta import CHILD, MAX_TIME, GlobalTime, Meta, encode_time
@@ -79,6 +79,26 @@ def odd(n: int) -> Any:
 
 odd.many = lambda payloads: [fussy(n) % 2 for n in payloads]  # type: ignore[attr-defined]
 
+
+def half(pair: tuple[int, int]) -> Any:
+    return fussy(pair[0]) % 2
+
+
+def negated(pair: tuple[int, int]) -> tuple[int, int]:
+    return (-fussy(pair[0]), pair[1])
+
+
+def firsts(pairs: Sequence[Any]) -> list[int]:
+    return [pair[0] for pair in pairs]
+
+
+def with_seconds(pairs: Sequence[Any], results: Sequence[int]) -> list[tuple[int, int]]:
+    return [(result, pair[1]) for result, pair in zip(results, pairs, strict=True)]
+
+
+half.within = Within(firsts, lambda n: fussy(n) % 2)  # type: ignore[attr-defined]
+negated.within = Within(firsts, lambda n: -fussy(n), with_seconds)  # type: ignore[attr-defined]
+
 SHAPES: list[tuple[MapShape, Callable[[int], Any]]] = [
     ("many", lambda n: [n] * fussy(n)),
     ("many", lambda n: range(300) if fussy(n) else ()),
@@ -106,6 +126,30 @@ def test_a_map_gives_the_same_by_run_as_by_item(
     map_run(vertex, 0b101, many.run, many.fail)(orders_of(len(payloads)), 7, payloads)
     assert many.emitted == one.emitted
     assert many.failed == one.failed
+
+
+@pytest.mark.parametrize(("shape", "function"), [("filter", half), ("one", negated)])
+@given(numbers)
+def test_a_function_within_another_gives_the_same_as_the_whole(
+    shape: MapShape, function: Callable[[Any], Any], numbers: list[int]
+) -> None:
+    vertex, payloads = Map("map", function=function, shape=shape), [*enumerate(numbers[::-1])]
+    one, many = Behind(), Behind()
+    each(map_step(vertex, 0b101, one.step, one.fail))(orders_of(len(payloads)), 7, payloads)
+    map_run(vertex, 0b101, many.run, many.fail)(orders_of(len(payloads)), 7, payloads)
+    assert many.emitted == one.emitted
+    assert many.failed == one.failed
+
+
+@pytest.mark.parametrize("seen", [[], None])
+def test_a_function_whose_parts_cannot_be_seen_is_called_as_a_whole(seen: Any) -> None:
+    def whole(n: int) -> int:
+        return n + 1
+
+    whole.within = Within(lambda payloads: seen[:], lambda n: n - 1)  # type: ignore[attr-defined]
+    behind = Behind()
+    map_run(Map("map", function=whole, shape="one"), 0, behind.run, behind.fail)(orders_of(3), 0, range(3))
+    assert [payload for _, _, _, payload in behind.emitted] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("shape", ["one", "filter", "inspect", "many"])

@@ -13,7 +13,7 @@ from operator import itemgetter
 from types import GenericAlias
 from typing import Any, Final, NamedTuple
 
-from flamecore.model.batch import Beside, column_of, many_of, results
+from flamecore.model.batch import Beside, Within, column_of, many_of, results
 from flamecore.model.types import returned
 from flamestream_windows.model.times import Unit, reader, reader_of_many
 
@@ -89,7 +89,13 @@ class Form(NamedTuple):
                 return of_many([*map(value_of, payloads)])
 
             made.many = of_payloads  # type: ignore[attr-defined]  # a function takes any attribute
+        elif not more:
+            made.within = Within(self.values, function)  # type: ignore[attr-defined]  # as above
         return made
+
+    def values(self, payloads: Sequence[Any]) -> Sequence[Any]:
+        """Return the values of several payloads."""
+        return payloads if self.value is None else [*map(self.value, payloads)]
 
 
 STAMPED: Final = Form(itemgetter(1), itemgetter(2), itemgetter(0))
@@ -148,17 +154,21 @@ def mapped(form: Form, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def stamped(payload: Any) -> tuple[int, int, Any]:
         return stamp(payload, function(payload if value_of is None else value_of(payload)))
 
+    def stamped_with(payloads: Sequence[Any], values: Sequence[Any]) -> Beside:
+        times = form.times(payloads)
+        kinds = repeat(VALUE) if form.kind is None else map(form.kind, payloads)
+        return Beside(zip(kinds, times, values, strict=False), (STAMPED.at, times))
+
     made = named_after(stamped, function, stamp_type(returned(function)), value_of)
     if (many := many_of(function)) is not None:
         of_many = many
 
         def all_stamped(payloads: Sequence[Any]) -> Beside:
-            times = form.times(payloads)
-            kinds = repeat(VALUE) if form.kind is None else map(form.kind, payloads)
-            values = of_many(payloads if value_of is None else [*map(value_of, payloads)])
-            return Beside(zip(kinds, times, values, strict=False), (STAMPED.at, times))
+            return stamped_with(payloads, of_many(form.values(payloads)))
 
         made.many = all_stamped  # type: ignore[attr-defined]  # a function takes any attribute
+    elif form is STAMPED:  # whose times are there: the time of a record may have to be computed, and that may fail
+        made.within = Within(form.values, function, stamped_with)  # type: ignore[attr-defined]  # as above
     return made
 
 
@@ -181,6 +191,9 @@ def flat_mapped(form: Form, function: Callable[[Any], Any], of: Any) -> Callable
 def value_of(stamp: tuple[int, int, Any]) -> Any:
     """Return the value of a stamp."""
     return stamp[2]
+
+
+value_of.many = STAMPED.values  # type: ignore[attr-defined]  # a function takes any attribute
 
 
 def is_pane(stamp: tuple[int, int, Any]) -> bool:

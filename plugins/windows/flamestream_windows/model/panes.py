@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, Final, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from flamestream_windows.model.windows import Window
 
@@ -83,9 +83,6 @@ class _Making(_Fields[K, V]):
     retraction: bool
 
 
-_NEW: Final[Callable[[type[_Making[Any, Any]]], Any]] = object.__new__
-
-
 def panes_of(
     window: Window,
     timing: Timing,
@@ -107,11 +104,12 @@ def panes_of(
         indexes: The index of each.
         last: Whether no pane of the window follows for the key.
     """
-    new, making, done = _NEW, _Making, Pane
+    making: Callable[[], Any] = _Making
+    done = Pane
     panes: list[Pane[K, V]] = []
     add = panes.append
     for key, value, index in zip(keys, values, indexes, strict=False):  # the indexes may be without end
-        pane = new(making)
+        pane = making()
         pane.key = key
         pane.value = value
         pane.window = window

@@ -34,13 +34,15 @@ class Batch(NamedTuple):
     `values` are in order; `positions`, of the same length, are any sequence (a `range` costs nothing). A position is a
     plain value (int, str, tuple of these) from which `Source.open` can go on, and which `Reader.describe` can put in
     words. `rejected` are the malformed records. `ahead` says that some values are replaced by what `Prefix.read` has
-    returned for them.
+    returned for them. `fresh` says that `values` is a list which was made for this batch: the reader gives it away, and
+    neither changes it nor uses it again, so the engine need not copy it.
     """
 
     values: Sequence[Any]
     positions: Sequence[Any]
     rejected: Sequence[Rejected] = ()
     ahead: bool = False
+    fresh: bool = False
 
 
 class Prefix(ABC):

@@ -401,7 +401,7 @@ class LetterReader(Reader):
             # loop.
             if number % _TURN == 0:
                 await asyncio.sleep(0)
-        return Batch(values, places, bad) if values or bad else None
+        return Batch(values, places, bad, fresh=True) if values or bad else None
 
     def describe(self, position: Any) -> str:
         return self._letters.at(position).position

@@ -107,6 +107,23 @@ class GoesOnAfterTheEnd(RightReader):
         return batch
 
 
+class GivesAwayWhatItKeeps(RightReader):
+    def __init__(self, values: Sequence[str], start: int) -> None:
+        super().__init__(values, start)
+        self.kept: list[str] = []
+
+    async def read(self, limit: int) -> Batch | None:
+        batch = await super().read(limit)
+        self.kept[:] = batch.values if batch else ()
+        return batch and Batch(self.kept, batch.positions, fresh=True)
+
+
+class GivesAwayATuple(RightReader):
+    async def read(self, limit: int) -> Batch | None:
+        batch = await super().read(limit)
+        return batch and batch._replace(fresh=True)
+
+
 class DescribesNothing(RightReader):
     def describe(self, position: Any) -> str:
         return ""
@@ -202,6 +219,8 @@ def test_the_right_source_passes() -> None:
         (reading_with(LosesWhatWasAcknowledged), "acknowledged"),
         (reading_with(AcknowledgesLater), "acknowledged"),
         (reading_with(RejectsForNoReason), "complete"),
+        (reading_with(GivesAwayWhatItKeeps), "fresh"),
+        (reading_with(GivesAwayATuple), "fresh"),
         (reading_with(GoesOnAfterTheEnd), "ends"),
         (reading_with(DescribesNothing), "described"),
         (reading_with(LosesWhenCancelled), "cancelled"),

@@ -101,8 +101,10 @@ class Ingress:
             # consecutive stays a run, and a journal holds it in two numbers.
             if number in self.marks.unread:
                 self.marks.begin(front, first)
-            # The driver may return any sequence, and may reuse it; a run is kept, and encoded like a list.
-            values = list(values)
+            # Unless it has given it away, the driver may return any sequence, and may reuse it; a run is kept, and
+            # encoded like a list.
+            if not batch.fresh or type(values) is not list:
+                values = list(values)
             malformed = bool(batch.rejected) and policy != "skip"
             if malformed:
                 for place, value in enumerate(values):

@@ -4,8 +4,8 @@ They are `check_source`, `check_live`, `check_sink`, `class TestMine(SourceTests
 Nothing here needs a test runner. A driver that breaks a law of its contract (`flamecore.abc.source`,
 `flamecore.abc.sink`) raises `EdgeBroken`, whose `law` is one of
 
-* sources: `complete`, `limit`, `positions`, `ends`, `described`, `reopens`, `replayable`, `refuses`, `fingerprint`,
-  `cancelled`, `prompt`, `acknowledged`, `grown`, `changed`;
+* sources: `complete`, `limit`, `positions`, `fresh`, `ends`, `described`, `reopens`, `replayable`, `refuses`,
+  `fingerprint`, `cancelled`, `prompt`, `acknowledged`, `grown`, `changed`;
 * sinks: `declares`, `fresh`, `delivers`, `visible`, `atomic`, `encodes`, `resumes`, `foreign`, `closes`, `continues`,
   `syncs`, `fenced`, `killed`.
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
+from operator import is_
 from typing import Any, Final, NamedTuple
 
 from flamecore.abc.source import Batch, Reader, Rejected, Source
@@ -59,6 +60,8 @@ async def _read(reader: Reader, limit: int) -> Batch | None:
         raise EdgeBroken("limit", f"read({limit}) returned {count} records")
     if len(batch.positions) != len(batch.values):
         raise EdgeBroken("positions", f"{len(batch.positions)} positions for {len(batch.values)} values")
+    if batch.fresh and type(batch.values) is not list:
+        raise EdgeBroken("fresh", f"values that are given away are a list, not a {type(batch.values).__name__}")
     return batch
 
 
@@ -68,14 +71,25 @@ async def _drain(reader: Reader, limit: int, most: int) -> list[Record]:
     Values of a batch come before its malformed records.
     """
     found: list[Record] = []
+    given: Batch | None = None
+    copy: list[Any] = []
     while len(found) <= most:
         batch = await _read(reader, limit)
+        if given is not None and not _is_kept(given, copy, batch):
+            raise EdgeBroken("fresh", f"the list of an earlier batch was used again: {given.values!r} for {copy!r}")
         if batch is None:
             break
+        given, copy = batch if batch.fresh else None, list(batch.values)
         found += map(Record, batch.positions, batch.values)
         # The raw text of a malformed record may be cut, and not the same every time.
         found += (Record(bad.position, bad._replace(raw=None)) for bad in batch.rejected)
     return found
+
+
+def _is_kept(given: Batch, copy: list[Any], batch: Batch | None) -> bool:
+    """Return whether the list of a fresh batch is as it was, and not in the next."""
+    same = len(given.values) == len(copy) and all(map(is_, given.values, copy))
+    return same and (batch is None or batch.values is not given.values)
 
 
 async def _read_partition(source: Source, partition: str, position: Any, limit: int, most: int) -> list[Record]:
@@ -102,7 +116,7 @@ async def check_reads_all(make: MakeSource, expected: Sequence[Any], *, rejected
     Every record must have a position.
 
     Raises:
-        EdgeBroken: `complete`, `limit`, `positions`, `ends`, `described`.
+        EdgeBroken: `complete`, `limit`, `positions`, `fresh`, `ends`, `described`.
     """
     for limit in (1, 3, 4096):
         source = make()

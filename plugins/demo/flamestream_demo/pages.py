@@ -88,7 +88,7 @@ class PydocReader(Reader):
             return None
         self._next = found.stop
         count = len(self._pages)
-        return Batch([revised(self._pages[n % count], n // count + 1) for n in found], found)
+        return Batch([revised(self._pages[n % count], n // count + 1) for n in found], found, fresh=True)
 
     def describe(self, position: Any) -> str:
         version, number = divmod(position, len(self._pages))

@@ -173,7 +173,7 @@ class CsvReader(Reader):
                 bad.append(Rejected(RowPositions([self._row()])[0], str(error), readable(b"\n".join(lines.raw))))
             else:
                 rows.append(self._row())
-        return Batch(values, RowPositions(rows), bad) if values or bad else None
+        return Batch(values, RowPositions(rows), bad, fresh=True) if values or bad else None
 
     def _row(self) -> tuple[int, int, int, Block]:
         lines = self._lines

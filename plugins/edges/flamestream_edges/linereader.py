@@ -158,7 +158,7 @@ class LineReader(Reader):
             self._block = None
         lines = block.lines if len(indexes) == len(block.lines) else block.lines[indexes.start : indexes.stop]
         try:
-            return Batch(list(map(self._decode, lines)), Positions(block, indexes))
+            return Batch(list(map(self._decode, lines)), Positions(block, indexes), fresh=True)
         except (ValueError, RecursionError):
             return self._sort_out(block, indexes)
 
@@ -178,7 +178,7 @@ class LineReader(Reader):
             else:
                 values.append(value)
                 positions.append(block.position(index))
-        return Batch(values, positions, bad)
+        return Batch(values, positions, bad, fresh=True)
 
     def describe(self, position: LinePosition) -> str:
         return f"{self._chunks.name} line {position[1]}"

@@ -42,18 +42,18 @@ class _Counted(Reader):
         # list that it makes is dropped: it has plain numbers in the place of those of a subclass.
         self._listed: Any = {id(str): list[str], id(int): list[int]}.get(id(context.type))
 
-    def batch(self, values: Sequence[Any]) -> Batch:
+    def batch(self, values: Sequence[Any], *, fresh: bool = True) -> Batch:
         positions = range(self.next, self.next + len(values))
         self.next = positions.stop
         if self._type is object or self._are_declared(values) or all(map(self._fits, values)):
-            return Batch(values, positions)
+            return Batch(values, positions, fresh=fresh)
         kept = [(at, value) for at, value in zip(positions, values, strict=True) if self._fits(value)]
         rejected = [
             Rejected(at, f"it is a {type(value).__qualname__}, and the flow declares {hint_text(self._type)}", value)
             for at, value in zip(positions, values, strict=True)
             if not self._fits(value)
         ]
-        return Batch([value for _, value in kept], [at for at, _ in kept], rejected)
+        return Batch([value for _, value in kept], [at for at, _ in kept], rejected, fresh=True)
 
     def _are_declared(self, values: Sequence[Any]) -> bool:
         """Return whether all values are of a declared class."""
@@ -85,11 +85,12 @@ class SequenceReader(_Counted):
     def __init__(self, context: EdgeContext, values: Sequence[Any], start: int) -> None:
         super().__init__(context)
         self._values = values
+        self._fresh = type(values) is list  # a slice of any other sequence may be a view
         self.next = start
 
     async def read(self, limit: int) -> Batch | None:
         values = self._values[self.next : self.next + limit]
-        return self.batch(values) if len(values) else None
+        return self.batch(values, fresh=self._fresh) if len(values) else None
 
 
 class IteratorReader(_Counted):

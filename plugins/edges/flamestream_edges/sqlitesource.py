@@ -111,7 +111,7 @@ class RowReader(Reader):
             else:
                 positions.append(key)
         self._after = rows[-1][:size]
-        return Batch(values, positions, bad)
+        return Batch(values, positions, bad, fresh=True)
 
     def _fetch(self, limit: int) -> list[Row]:
         query = self._query

@@ -75,7 +75,7 @@ class PageReader(Reader):
                 return None
             bad.append(self._broken)
             self._broken = None
-        return Batch([page for page, _ in good], [position for _, position in good], bad)
+        return Batch([page for page, _ in good], [position for _, position in good], bad, fresh=True)
 
     async def _push(self, parser: PageParser) -> None:
         chunk = await self._chunks.read(CHUNK_BYTES)

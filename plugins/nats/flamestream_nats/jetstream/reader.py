@@ -135,7 +135,7 @@ class StreamReader(Reader):
                 bad.append(Rejected((number, made, end), str(error), _readable(data)))
             else:
                 positions.append((number, made, end))
-        return Batch(values, positions, bad)
+        return Batch(values, positions, bad, fresh=True)
 
     async def acknowledge(self, position: Any) -> None:
         number = self._acknowledged = position[0]

@@ -42,7 +42,12 @@ Run = Callable[[Orders, int, Sequence[Any]], None]
 """Takes at least one live item, all of one trace, in ascending order, as (orders, trace, payloads). The sequences are
 shared: a receiver may keep them, and must not change them."""
 
-GONE: Final = object()
+
+class _Gone:
+    """The type of `GONE`, so that no codec can store it."""
+
+
+GONE: Final[object] = _Gone()
 """Mark in the changes of a snapshot: the name has no state any more."""
 
 CHANGES: Final = 1 << 17
@@ -178,6 +183,19 @@ class StatefulOperator(Operator, ABC):
     retracted: int = 0
     repeated: int = 0
     names: list[Any]
+
+    @property
+    def name_types(self) -> Collection[type] | None:
+        """Return the types of all names that it has given and may give; None: unknown.
+
+        The exact types of the very objects that are in its mappings, also where equal names are of several types.
+        """
+        return None
+
+    @property
+    def state_type(self) -> type | None:
+        """Return the exact type of all its states; None: unknown, or they may be `GONE`."""
+        return None
 
     @property
     def calls(self) -> int:

@@ -30,6 +30,8 @@ Node = object
 
 _PLAIN: Final = {type(None): lay.NONE, bool: lay.BOOL, int: lay.INT, float: lay.FLOAT, str: lay.STR, bytes: lay.BYTES}
 _SCALARS: Final = frozenset(_PLAIN)
+PLAIN: Final = _SCALARS
+"""Types of plain values."""
 _SIMPLE_CONTAINERS: Final = frozenset((list, dict))
 _SIMPLE: Final = _SCALARS | _SIMPLE_CONTAINERS
 _SORTED_AS_THEY_ARE: Final = ({int}, {str}, {bytes})
@@ -48,6 +50,19 @@ _LONGEST_PATH: Final = 80
 
 _VERSION: Final = bytes((lay.VERSION,))
 _encode: Final = msgspec.msgpack.Encoder().encode
+
+
+class PlainList:
+    """A list whose values are known to be plain: it is written like a list, but they are not looked at before.
+
+    Args:
+        values: Values of exact types in `PLAIN`.
+    """
+
+    __slots__ = ("values",)
+
+    def __init__(self, values: list[Any]) -> None:
+        self.values = values
 
 
 class Writer:
@@ -197,6 +212,11 @@ class Writer:
         self.columns.append(_encode(lengths))
         return [lay.LIST, self.column(parts, depth + 1, (path, "[…]"))]
 
+    def _plain_lists(self, values: Sequence[PlainList], depth: int, path: Path) -> Node:
+        lists = [one.values for one in values]
+        self._lengths(lists)
+        return lay.SIMPLE if self._simple_column(lists) else self._lists(lists, depth, path)
+
     def _sequences(self, kind: int, values: Sequence[Sequence[object]], depth: int, path: Path) -> Node:
         lengths = self._lengths(values)
         each = lay.ELEMENT_UNITS if kind in (lay.SET, lay.FROZENSET) else 0
@@ -216,8 +236,9 @@ class Writer:
         Returns False, and writes nothing, also where another form must carry them: large integers, invalid Unicode, too
         long.
         """
-        if not self._are_simple(parts):
-            return False
+        return self._are_simple(parts) and self._simple_column(values)
+
+    def _simple_column(self, values: Sequence[object]) -> bool:
         try:
             column = _encode(values)
         except (OverflowError, UnicodeEncodeError):  # an integer beyond 64 bits, an invalid text
@@ -366,6 +387,7 @@ _BY_TYPE: Final[dict[type, Callable[[Writer, Any, int, Path], Node]]] = {
     dict: Writer._dicts,
     set: Writer._sets,
     frozenset: Writer._frozensets,
+    PlainList: Writer._plain_lists,
 }
 _BY_ENTRY: Final[dict[type, Callable[[Writer, Any, Any, int, Path], Node]]] = {
     **dict.fromkeys((Tuples, Dataclasses, Structs), Writer._records),
@@ -375,8 +397,11 @@ _BY_ENTRY: Final[dict[type, Callable[[Writer, Any, Any, int, Path], Node]]] = {
 }
 
 
-def _joined(values: Sequence[Iterable[object]]) -> list[object]:
-    return list(values[0]) if len(values) == 1 else list(chain.from_iterable(values))
+def _joined(values: Sequence[Iterable[object]]) -> Sequence[object]:
+    first = values[0]
+    if len(values) > 1:
+        return list(chain.from_iterable(values))
+    return first if type(first) is list or type(first) is tuple else list(first)
 
 
 def _too_deep(values: Sequence[object], path: Path) -> CodecError:

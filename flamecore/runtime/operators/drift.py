@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, NoReturn, overload
 
@@ -131,6 +131,7 @@ class DriftOperator(StatefulOperator):
             else LayeredState(vertex.initial, snapshots=self._snapshots)
         )
         self.names = self.states.names
+        self._state_type = int if vertex.accumulate is one_more and type(vertex.initial) is int else None
         self.histories: dict[object, list[Entry]] = {}
         self._key_of = route_key(vertex)
         self._ident, self._emit, self._fail, self._emit_run = site.ident, site.emit, site.fail, site.emit_run
@@ -143,6 +144,14 @@ class DriftOperator(StatefulOperator):
         self._work = self._working(vertex)
         self._strict_work = self._working(strict)
         self.step = self._single(vertex.accumulate)
+
+    @property
+    def name_types(self) -> Collection[type] | None:
+        return self.states.key_types if self._snapshots else None
+
+    @property
+    def state_type(self) -> type | None:
+        return self._state_type
 
     def _working(self, vertex: Drift) -> Work:
         if vertex.accumulate is one_more:
@@ -528,6 +537,9 @@ class DriftOperator(StatefulOperator):
 
     def restore(self, states: Mapping[object, object]) -> None:
         self.states.restore(states)
+        # They may be those of another function, of an earlier version of the flow.
+        if not {self._state_type}.issuperset(map(type, states.values())):
+            self._state_type = None
 
 
 def _places_of(count: int) -> Sequence[bytes]:

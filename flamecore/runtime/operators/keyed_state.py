@@ -33,11 +33,13 @@ class LayeredState:
     Attributes:
         top: States changed since the last cut. `load` finds the state of a key that is not there.
         names: With snapshots, all keys with a state, and perhaps some that have lost theirs.
+        key_types: With snapshots, the exact types of all keys in all layers and in `names`.
     """
 
     def __init__(self, initial: object, *, snapshots: bool) -> None:
         self.top: dict[object, object] = {}
         self.names: list[object] = []
+        self.key_types: set[type] = set()
         self._initial = initial
         self._snapshots = snapshots
         self._cut: dict[object, object] = {}  # changes at the last cut, as they were then
@@ -51,6 +53,9 @@ class LayeredState:
         Raises:
             TypeError: The value cannot be a key.
         """
+        if self._snapshots:
+            # Of each key that enters the top layer, and not of new keys only: equal keys may be of several types.
+            self.key_types.add(type(key))
         state = self._old.get(key, ABSENT)
         if self._cut:
             state = self._cut.get(key, state)
@@ -93,6 +98,7 @@ class LayeredState:
         # States that `trim` has not moved in time are moved now: there is one middle layer only.
         self._old.update(self._unmoved)
         cut, old, initial = self.top, self._old, self._initial
+        self.key_types.update(map(type, since))
         self.top = {key: cut[key] for key in since if key in cut}
         for key, state in since.items():
             if state is not initial or key in old:
@@ -126,6 +132,7 @@ class LayeredState:
         """Load the states of a snapshot."""
         self._old.update(states)
         self.names.extend(states)
+        self.key_types.update(map(type, states))
 
 
 class LabelledState(LayeredState):

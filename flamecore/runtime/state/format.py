@@ -29,6 +29,7 @@ import xxhash
 from flamecore.errors import CodecError, CorruptError
 from flamecore.model.hashing import KEY_GROUPS
 from flamecore.runtime.codec.codec import Codec
+from flamecore.runtime.codec.encode import PlainList
 from flamecore.runtime.codec.wire import STORED
 
 R = TypeVar("R", "Manifest", "EpochRecord")
@@ -458,9 +459,18 @@ def _decode(blob: bytes | None, name: str, expected: Binding, kind: type[R]) -> 
     return record
 
 
-def encode_section(codec: Codec, section: Section) -> bytes:
-    """Return the bytes of a section, without its operation."""
-    return codec.encode(section[1:], STORED)
+def encode_section(codec: Codec, section: Section, *, plain_names: bool = False, plain_values: bool = False) -> bytes:
+    """Return the bytes of a section, without its operation.
+
+    Args:
+        codec: Codec of the state.
+        section: The section.
+        plain_names, plain_values: Whether its names and its values are known to be of types in
+            `flamecore.runtime.codec.encode.PLAIN`. The bytes are the same.
+    """
+    names = PlainList(section.names) if plain_names else section.names
+    values = PlainList(section.values) if plain_values else section.values
+    return codec.encode((names, values, section.gone), STORED)
 
 
 def encode_part(codec: Codec, rows: Sequence[Row], name: str, binding: Binding) -> bytes:

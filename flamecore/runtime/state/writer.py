@@ -7,13 +7,15 @@ dropped. A snapshot thus costs the changes and a small share of the state, and r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from math import ceil
 from typing import Final, Protocol
 
 from flamecore.abc.operator import GONE
+from flamecore.errors import CodecError
 from flamecore.runtime.codec.codec import Codec
+from flamecore.runtime.codec.encode import PLAIN
 from flamecore.runtime.state.format import Binding, Part, Row, Section, digest_of, encode_part, encode_section
 
 _SECTION_BYTES: Final = 32 * 2**10
@@ -37,6 +39,12 @@ class ReadableState(Protocol):
 
     @property
     def names(self) -> list[object]: ...
+
+    @property
+    def name_types(self) -> Collection[type] | None: ...
+
+    @property
+    def state_type(self) -> type | None: ...
 
     def snapshot_of(self, names: Sequence[object]) -> Mapping[object, object]: ...
 
@@ -70,6 +78,7 @@ class StateWriter:
         self._begun = 0  # number of the snapshot in which this sweep began; 0: not begun
         self._own = 0  # number of parts written since
         self._todo: list[tuple[str, int, int]] = []  # the rest of it: operation, start, end
+        self._dropping: set[str] = set()  # operations that have dropped names
 
     def prepare(self, number: int, changes: Changes) -> Iterator[tuple[Section, bytes]]:
         """Prepare the sections of a snapshot, right after its cut.
@@ -125,12 +134,29 @@ class StateWriter:
             # turn.
             names, values, count = iter(piece), iter(piece.values()), _LEAST
             while some := list(islice(names, count)):
-                section = _section(vertex, some, list(islice(values, count)))
-                encoded = encode_section(self._codec, section)
+                section, encoded = self._encoded(vertex, some, list(islice(values, count)))
                 # By the size of the section before, since values may be of any size; at most twice as many, since the
                 # next may be larger.
                 count = min(max(count * _SECTION_BYTES // len(encoded), _LEAST), 2 * count, _MOST)
                 yield section, encoded
+
+    def _encoded(self, vertex: str, names: list[object], values: list[object]) -> tuple[Section, bytes]:
+        """Return the section of some names, and its bytes."""
+        operation = self._operations[vertex]
+        # Types that are known are not looked at again. Every look at a name or a state that has left the caches of the
+        # processor takes longer than to write it.
+        types, state_type = operation.name_types, operation.state_type
+        plain_names, plain_values = types is not None and PLAIN.issuperset(types), state_type in PLAIN
+        if vertex not in self._dropping:
+            section = Section(vertex, names, values, [])
+            try:
+                return section, encode_section(self._codec, section, plain_names=plain_names, plain_values=plain_values)
+            except CodecError:
+                if not any(value is GONE for value in values):
+                    raise
+                self._dropping.add(vertex)
+        section = _section(vertex, names, values)
+        return section, encode_section(self._codec, section, plain_names=plain_names)
 
 
 def _section(vertex: str, names: list[object], values: list[object]) -> Section:

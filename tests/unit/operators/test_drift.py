@@ -218,3 +218,16 @@ def test_a_count_is_as_of_the_time_of_its_cut() -> None:
     (changed,) = operator.cut(encode_time(5))
     assert changed == {0: 3, 1: 2}
     assert [payload for _, payload in bench.out.sequence][-2:] == [(0, 7), (1, 7)]
+
+
+def test_a_count_knows_the_types_that_it_stores_until_it_goes_on_from_others() -> None:
+    operator = CountBench(as_fold=False).operator
+    orders = [GlobalTime(time, 1).encode() for time in (1, 3)]
+    operator.run(orders, 0, [1, 3])
+    assert operator.name_types == {int}
+    assert operator.state_type is int
+    operator.restore({5: 7})
+    assert operator.state_type is int
+    operator.restore({6: 1.5})  # as an earlier version of the flow may have left it
+    assert operator.state_type is None
+    assert CountBench(as_fold=True).operator.state_type is None

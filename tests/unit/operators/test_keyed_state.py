@@ -119,3 +119,19 @@ def test_a_large_cut_is_moved_a_share_at_a_time() -> None:
     assert moved[-1] == 64_001
     states.top[5] = 2
     assert states.snapshot_of([5, "old"]) == {5: 1, "old": 1}
+
+
+def test_the_types_of_all_keys_are_known_also_of_equal_ones() -> None:
+    """A dictionary keeps the first of several equal keys: 1, True and 1.0 may take each other's place at a cut."""
+    states = LayeredState(0, snapshots=True)
+    for key in (1, "a"):
+        states.top[key] = states.load(key) + 1  # type: ignore[operator]
+    assert states.key_types == {int, str}
+    assert set(map(type, states.cut({}))) == {int, str}
+    states.top[True] = states.load(True) + 1  # type: ignore[operator]
+    assert states.key_types == {int, str, bool}
+    assert [*states.cut({1.0: 1})] == [True]
+    assert [*map(type, states.top)] == [float]
+    assert states.key_types == {int, str, bool, float}
+    states.restore({b"c": 1})
+    assert bytes in states.key_types

@@ -34,12 +34,24 @@ class Operation:
         self.state = dict(state)
         self.names = list(self.state)
         self.asked = 0
+        self.known = False
+        self._types = set(map(type, self.names)), set(map(type, self.state.values()))
+
+    @property
+    def name_types(self) -> Collection[type] | None:
+        return self._types[0] if self.known else None
+
+    @property
+    def state_type(self) -> type | None:
+        return next(iter(self._types[1])) if self.known and len(self._types[1]) == 1 else None
 
     def snapshot_of(self, names: Sequence[Any]) -> Mapping[Any, Any]:
         self.asked += len(names)
         return {name: self.state[name] for name in names if name in self.state}
 
     def change(self, changed: Mapping[Any, Any]) -> None:
+        self._types[0].update(map(type, changed))
+        self._types[1].update(map(type, changed.values()))
         for name, value in changed.items():
             if value is GONE:
                 self.state.pop(name, None)
@@ -356,3 +368,38 @@ def test_a_manifest_is_finished_when_all_fronts_have_ended() -> None:
     fronts = [FrontState("s", each, "", each + 1, None, 0, ended) for each, ended in enumerate((True, False))]
     assert not Manifest("", 1, 1, 0, 0.0, {}, 1, tuple(fronts), ()).finished
     assert Manifest("", 1, 1, 0, 0.0, {}, 1, (fronts[0],), ()).finished
+
+
+_plain = st.one_of(st.integers(-(2**70), 2**70), st.booleans(), st.text(max_size=3), st.binary(max_size=3), st.floats())
+_any = st.one_of(_plain, st.tuples(_plain), st.just(GONE))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.dictionaries(_any.filter(lambda name: name is not GONE), st.one_of(_any, st.integers(0, 9)), max_size=40))
+def test_sections_are_the_same_whether_types_are_known_or_not(changes: dict[Any, Any]) -> None:
+    """Of values that cannot be written, the error is the same."""
+
+    def written(*, known: bool) -> list[bytes] | str:
+        operation = Operation({})
+        operation.known = known
+        operation.change(changes)
+        writer = StateWriter({"one": operation}, Codec(), (0, KEY_GROUPS - 1))
+        try:
+            return [encoded for _, encoded in writer.prepare(1, {"one": [changes]})]
+        except CodecError as error:
+            return str(error)
+
+    assert written(known=True) == written(known=False)
+
+
+def test_names_that_have_gone_are_apart_also_in_later_sections() -> None:
+    operation = Operation({})
+    writer = StateWriter({"one": operation}, Codec(), (0, KEY_GROUPS - 1))
+    changes = {number: GONE if number % 7 == 3 else (number,) for number in range(100)}
+    operation.change(changes)
+    sections = [section for section, _ in writer.prepare(1, {"one": [changes]})]
+    kept = [name for section in sections for name in section.names]
+    assert len(sections) > 2
+    assert set(kept) >= {name for name, state in changes.items() if state is not GONE}
+    assert [name for section in sections for name in section.gone] == [*range(3, 100, 7)]
+    assert not any(state is GONE for section in sections for state in section.values)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 import tracemalloc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -13,6 +14,8 @@ from uuid import UUID
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from flamecore.errors import CodecError, TooLargeError
 from flamecore.model.batch import Lines, Rows, children
@@ -281,3 +284,19 @@ def test_state_may_be_larger_than_messages() -> None:
     assert CODEC.decode(data, lay.STORED) == value
     with pytest.raises(CodecError):
         CODEC.decode(data)
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=300), max_size=40), st.booleans())
+def test_texts_are_charged_by_their_widest_character(texts: list[str], as_lines: bool) -> None:
+    """Also a text's head counts if its bytes look like a wide character's, except that of the first text."""
+    column = "".join(texts).encode() if as_lines else encode(texts)
+    skipped = 0
+    if lay.array_length(column) >= 0:
+        skipped = {0xDC: 3, 0xDD: 5}.get(column[0], 1)
+        skipped += {b"\xd9": 2, b"\xda": 3, b"\xdb": 5}.get(column[skipped : skipped + 1], 1)
+    extra = 0
+    if re.search(rb"[\xf0-\xf4]", column[skipped:]):
+        extra = 3
+    elif re.search(rb"[\xc4-\xef]", column[skipped:]):
+        extra = 1
+    assert lay.text_units(column) == extra * len(column) // lay.UNIT_BYTES

@@ -617,6 +617,18 @@ def stretches(runs: Sequence[Orders]) -> list[tuple[int, int, int]] | None:
     return found
 
 
+def middle(orders: Orders) -> int:
+    """Return an index near the middle, between two orders that are derived from one only if all are."""
+    half = len(orders) // 2
+    if type(orders) is DerivedOrders and orders._ends is not None:
+        # A part that begins in the midst of a base is spelled out.
+        at = bisect_right(orders._ends, half)
+        below, above = (orders._ends[at - 1] if at else 0), orders._ends[at]
+        if below or above < len(orders):
+            return below or above
+    return half
+
+
 def materialise(orders: Orders) -> Orders:
     """Return the orders, spelled out; do not change the result."""
     if (
@@ -879,10 +891,17 @@ class Lines(Sequence[str]):
     def __getitem__(self, index: int) -> str: ...
 
     @overload
-    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: slice) -> Sequence[str]: ...
 
-    def __getitem__(self, index: int | slice) -> str | list[str]:
-        return self._apart()[index]
+    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
+        if not isinstance(index, slice) or index.step not in (None, 1):
+            return self._apart()[index]
+        start, stop, _ = index.indices(self._count)
+        if start >= stop:
+            return Lines("", 0)
+        first = self._start_of(start, 0, 0)
+        end = len(self.text) if stop == self._count else self._start_of(stop, start, first)
+        return Lines(self.text[first:end], stop - start)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._apart())
@@ -891,6 +910,27 @@ class Lines(Sequence[str]):
         """Return slices, given where each starts and ends; empty ones are left out."""
         each = self.text.split("\n")
         return (Lines("\n".join(each[start:end]) + "\n", end - start) for start, end in ends if start < end)
+
+    def _start_of(self, index: int, before: int, low: int) -> int:
+        """Return where a text starts, which is not before another one.
+
+        Args:
+            index: Number of the text.
+            before: Number of the other one.
+            low: Where the other one starts.
+        """
+        # By halves: the newlines are counted about once, and no text is made, as it is if all are split.
+        text, left, high = self.text, index - before, len(self.text)
+        if not left:
+            return low
+        while high - low > 1:
+            middle = (low + high) // 2
+            count = text.count("\n", low, middle)
+            if count < left:
+                low, left = middle, left - count
+            else:
+                high = middle
+        return high
 
     def _apart(self) -> list[str]:
         if self._each is None:

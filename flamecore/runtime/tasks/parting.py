@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from flamecore.errors import FlameError, FrameError, TooLargeError
-from flamecore.model.batch import Orders
+from flamecore.model.batch import Orders, PackedOrders, middle
 from flamecore.model.messages import Items, Piece, Released
 from flamecore.model.meta import decode_time
 
@@ -70,17 +70,17 @@ def _parted_items(message: Items) -> list[Items]:
 
 
 def _parted_release(message: Released) -> list[Released]:
-    """Split the payloads in the middle.
+    """Split the payloads near the middle.
 
     The first message's time is at most the earliest time in the second. A record that ends the job goes with the first:
     nothing behind it may be delivered.
     """
     worker, time, orders, payloads, failures = message
-    half = len(payloads) // 2
+    half = middle(orders)  # both parts stay packed
     rest = orders[half:]
     # The first part must not claim the times of the second: the collector would take these for
-    # late.
-    reached = min(time, decode_time(min(rest)))
+    # late. Packed orders ascend, and those of items without a barrier may not.
+    reached = min(time, decode_time(rest[0] if isinstance(rest, PackedOrders) else min(rest)))
     return [
         Released(worker, reached, orders[:half], payloads[:half], failures),
         Released(worker, time, rest, payloads[half:], []),

@@ -27,6 +27,7 @@ from flamecore.model.batch import (
     interleaved,
     joined,
     materialise,
+    middle,
     pack,
     selected,
     sorted_together,
@@ -227,6 +228,23 @@ def test_slices_between_records_stay_packed() -> None:
     for each in (orders, *parts, together):
         assert type(each) is DerivedOrders
         assert each._materialised is None
+
+
+@pytest.mark.parametrize(
+    ("counts", "at"),
+    [([10] * 10, 50), ([30] * 4, 60), ([60, 30, 10], 60), ([10, 30, 60], 40), ([90, 10], 90), ([10, 90], 10)],
+)
+def test_orders_are_parted_near_the_middle_between_records(counts: list[int], at: int) -> None:
+    orders = children(bases_of(len(counts)), counts)
+    assert middle(orders) == at
+    assert isinstance(orders[:at], DerivedOrders)
+    assert isinstance(orders[at:], DerivedOrders)
+
+
+def test_orders_of_one_record_and_single_orders_are_parted_in_the_middle() -> None:
+    assert middle(children(bases_of(1), [101])) == 50
+    assert middle(extended(bases_of(101), CODE)) == 50
+    assert middle(bases_of(3)) == 1
 
 
 def test_empty_and_whole_slices_stay_packed() -> None:

@@ -48,6 +48,15 @@ def test_payloads_answer_as_a_list_does(both: Both, data: st.DataObject) -> None
     assert repr(payloads) == repr(wanted)
 
 
+@given(st.lists(st.sampled_from(("\n", "a\n", "é\n", "long line\n"))), st.data())
+def test_slices_of_lines_stay_lines(wanted: list[str], data: st.DataObject) -> None:
+    places = st.integers(-len(wanted) - 2, len(wanted) + 2)
+    start, stop = data.draw(places), data.draw(places)
+    part = Lines("".join(wanted))[start:stop]
+    assert isinstance(part, Lines)
+    assert (part.text, len(part)) == ("".join(wanted[start:stop]), len(wanted[start:stop]))
+
+
 @given(noted, st.lists(st.integers(0, 50), max_size=4))
 def test_slices_concatenate_to_the_same_payloads(both: Both, cuts: list[int]) -> None:
     payloads, wanted = both

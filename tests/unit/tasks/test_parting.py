@@ -99,6 +99,16 @@ def test_a_rear_delivers_of_parts_as_of_the_whole(workers: list[list[int]], most
     assert delivered([part for one in wholes for part in halved(one, most)]) == delivered(wholes)
 
 
+def test_parts_of_a_release_stay_packed() -> None:
+    packed = children(orders(7), [9] * 7)
+    lines = Lines("".join(f"{number}\n" for number in range(63)))
+    whole = Released(0, 7, packed, lines, [])
+    parts = parted(whole)
+    assert [(type(part.orders), type(part.payloads)) for part in parts] == [(type(packed), Lines)] * 2
+    assert [part.time for part in parts] == [3, 7]
+    assert [pair for part in parts for pair in items_of(part)] == items_of(whole)
+
+
 def test_a_rear_without_a_barrier_delivers_parts_as_they_come() -> None:
     collector = Collector("out", 1, barrier=False)
     whole = Released(0, 4, orders(3, 5), ["a", "b", "c"], [])

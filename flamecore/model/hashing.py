@@ -14,6 +14,7 @@ from decimal import Decimal
 from fractions import Fraction
 from itertools import repeat
 from numbers import Number
+from operator import add
 from struct import Struct
 from typing import Any, Final, get_origin
 from uuid import UUID
@@ -27,7 +28,11 @@ INT32_MIN: Final = -(2**31)
 KEY_GROUPS: Final = 128
 """Number of key groups, the small ranges of state; a power of two, fixed for the life of a job's state."""
 
+_GROUPS: Final = bytes(byte * KEY_GROUPS >> 8 for byte in range(256))
+"""Key group of each value of the highest byte of a hash."""
+
 _SIGNED: Final = Struct(">q")
+_LENGTH: Final = Struct(">I")
 
 
 def _number(value: object) -> bytes:
@@ -214,7 +219,8 @@ def key_groups(keys: Sequence[Hashable]) -> list[int]:
     Raises:
         TypeError: As `stable_hash`, for any of the keys.
     """
-    return [(digest & 0xFFFFFFFF) * KEY_GROUPS >> 32 for digest in map(xxhash.xxh3_64_intdigest, canonicals(keys))]
+    # In C loops. A digest is 8 bytes, and the highest of its lower four alone decides the group.
+    return list(b"".join(map(xxhash.xxh3_64_digest, canonicals(keys)))[4::8].translate(_GROUPS))
 
 
 def canonicals(keys: Sequence[Hashable]) -> Iterable[bytes]:
@@ -245,8 +251,10 @@ def _column(parts: Sequence[Hashable]) -> Iterator[bytes]:
 
     Columns of keys repeat themselves, and equal parts have equal bytes: each different one is encoded once.
     """
-    encoded = {part: _with_length(canonical(part)) for part in set(parts)}
-    return map(encoded.__getitem__, parts)
+    different = [*set(parts)]
+    encoded = [*canonicals(different)]
+    withs = map(add, map(_LENGTH.pack, map(len, encoded)), encoded)  # as `_with_length`
+    return map(dict(zip(different, withs, strict=True)).__getitem__, parts)
 
 
 def owners(workers: int, owning: int | None = None) -> tuple[int, ...]:

@@ -234,7 +234,7 @@ def test_a_refused_peer_that_sends_early_is_refused_too(mesh: Any) -> None:
 
 
 def test_a_refused_peer_that_does_not_read_is_cut_off(mesh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flamestream_grpc.server._LAST_WORD_S", 0.2)
+    monkeypatch.setattr("flamecore.toolkit.links.server._LAST_WORD_S", 0.2)
 
     async def run() -> None:
         async with mesh() as made:
@@ -359,7 +359,7 @@ def test_repeated_frames_are_dropped(mesh: Any) -> None:
 
 
 def test_a_peer_that_does_not_wait_for_room_is_refused(mesh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flamestream_grpc.incoming.MOST_FRAMES", 10)
+    monkeypatch.setattr("flamecore.toolkit.links.incoming.MOST_FRAMES", 10)
 
     async def run() -> None:
         async with mesh() as made:
@@ -372,7 +372,7 @@ def test_a_peer_that_does_not_wait_for_room_is_refused(mesh: Any, monkeypatch: p
 
 
 def test_a_peer_with_too_many_channels_is_refused(mesh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flamestream_grpc.incoming._CHANNELS", 10)
+    monkeypatch.setattr("flamecore.toolkit.links.incoming._CHANNELS", 10)
 
     async def run() -> None:
         async with mesh() as made:

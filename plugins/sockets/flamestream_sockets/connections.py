@@ -13,6 +13,8 @@ from flamestream_sockets.peer import is_stopped
 from flamestream_sockets.pipe import Kind, Pipe
 
 _AGAIN: Final = frozenset({Refusal.DAMAGED, Refusal.REPLACED})
+_LAST_WORDS_S: Final = 1.0
+"""Seconds in which a process that is refused, or has said goodbye, may read the rest."""
 _greeting: Final = msgspec.msgpack.Decoder(tuple[bytes, bytes, str, str])
 _refusal: Final = msgspec.msgpack.Decoder(tuple[bool, str])
 
@@ -210,10 +212,12 @@ class Reception:
         else:
             try:
                 await self._serve(call)
-            except RefusedError:
+            except (RefusedError, BrokenConnectionError):
                 pass
             finally:
                 pipe.close()
+                # The last words may be for a process that reads nothing.
+                asyncio.get_running_loop().call_later(_LAST_WORDS_S, pipe.abort)
         finally:
             watch.end()
 

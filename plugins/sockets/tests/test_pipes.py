@@ -11,7 +11,8 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -138,58 +139,58 @@ with socket.socket(socket.AF_UNIX) as listener:
 """
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells the state of the process behind")
-def test_a_process_that_is_stopped_breaks_its_connection(tmp_path: Path) -> None:
-    path = tmp_path / "listener.sock"
+@asynccontextmanager
+async def before_a_process(path: Path) -> AsyncIterator[tuple[Pipe, int]]:
+    """Yield a pipe to a process, and the number of that process."""
+    command = [sys.executable, "-c", LISTENER, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == b"listens\n"
+            _, pipe = await asyncio.get_running_loop().create_unix_connection(lambda: Pipe(MOST), str(path))
+            yield pipe, process.pid
+            pipe.abort()
+        finally:
+            process.kill()
 
+
+linux = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="only Linux tells the state of a process behind"
+)
+
+
+@linux
+def test_a_process_that_is_stopped_breaks_its_connection(tmp_path: Path) -> None:
     async def work() -> None:
-        command = [sys.executable, "-c", LISTENER, str(path)]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-            assert process.stdout is not None
-            assert process.stdin is not None
-            try:
-                assert process.stdout.readline() == b"listens\n"
-                _, pipe = await asyncio.get_running_loop().create_unix_connection(lambda: Pipe(MOST), str(path))
-                watch = Watch(pipe, 0.05)
-                await asyncio.sleep(0.2)
-                assert not is_stopped(pipe.socket)
-                assert pipe._broken == ""
-                os.kill(process.pid, signal.SIGSTOP)
-                with pytest.raises(BrokenConnectionError):
-                    await pipe.read()
-                os.kill(process.pid, signal.SIGCONT)
-                watch.end()
-            finally:
-                process.kill()
+        async with before_a_process(tmp_path / "listener.sock") as (pipe, pid):
+            watch = Watch(pipe, 0.05)
+            await asyncio.sleep(0.2)
+            assert not is_stopped(pipe.socket)
+            assert pipe._broken == ""
+            os.kill(pid, signal.SIGSTOP)
+            with pytest.raises(BrokenConnectionError):
+                await pipe.read()
+            os.kill(pid, signal.SIGCONT)
+            watch.end()
 
     within_limit(work)
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells the state of the process behind")
+@linux
 def test_a_stop_that_is_over_before_the_second_look_breaks_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "listener.sock"
-
     async def work() -> None:
-        command = [sys.executable, "-c", LISTENER, str(path)]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-            assert process.stdout is not None
-            try:
-                assert process.stdout.readline() == b"listens\n"
-                _, pipe = await asyncio.get_running_loop().create_unix_connection(lambda: Pipe(MOST), str(path))
-                watch = Watch(pipe, LIMIT_S)  # the looks are the test's
-                for _ in range(3):
-                    os.kill(process.pid, signal.SIGSTOP)
-                    while not is_stopped(pipe.socket):
-                        time.sleep(0.001)
-                    watch._look()
-                    os.kill(process.pid, signal.SIGCONT)
-                    while is_stopped(pipe.socket):
-                        time.sleep(0.001)
-                    watch._look()
-                assert pipe._broken == ""
-                watch.end()
-                pipe.abort()
-            finally:
-                process.kill()
+        async with before_a_process(tmp_path / "listener.sock") as (pipe, pid):
+            watch = Watch(pipe, LIMIT_S)  # the looks are the test's
+            for _ in range(3):
+                os.kill(pid, signal.SIGSTOP)
+                while not is_stopped(pipe.socket):
+                    time.sleep(0.001)
+                watch._look()
+                os.kill(pid, signal.SIGCONT)
+                while is_stopped(pipe.socket):
+                    time.sleep(0.001)
+                watch._look()
+            assert pipe._broken == ""
+            watch.end()
 
     within_limit(work)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import socket
 import stat
 import struct
 from collections.abc import AsyncIterator
@@ -18,11 +20,14 @@ from flamecore.abc.transport import Endpoint, TransportContext
 from flamecore.errors import ConnectError, PeerGoneError, TransportError
 from flamecore.runtime.codec.codec import Codec
 from flamecore.toolkit.frames import Frame, Framing
+from flamecore.toolkit.links.connection import BrokenConnectionError
 from flamestream_sockets import Options, SocketTransport
-from flamestream_sockets.pipe import Kind
+from flamestream_sockets.connections import Reception, SocketCall
+from flamestream_sockets.pipe import Kind, Pipe
 
 LIMIT_S = 10.0
 SECRET = "secret of the tests"
+MOST = 2**20
 
 
 def wrapped(body: bytes = b"", *, sequence: int = 1, job: str = "tests") -> bytes:
@@ -145,6 +150,48 @@ def test_a_caller_that_says_nothing_is_cut_off() -> None:
             assert (await receiver.receive()).message == "after"
 
     asyncio.run(run())
+
+
+def test_a_refused_caller_that_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flamecore.toolkit.links.server._LAST_WORD_S", 0.2)
+    monkeypatch.setattr("flamestream_sockets.connections._LAST_WORDS_S", 0.2)
+
+    async def run() -> None:
+        async with pair() as (made, _, _, b):
+            _, writer = await asyncio.open_unix_connection(made.locations["b"].removeprefix("unix:"))
+            writer.write(greeting())
+
+            async def chatter() -> None:
+                while True:
+                    writer.write(message(Kind.DATA, b"nonsense" * 1000))
+                    await writer.drain()
+
+            async with asyncio.timeout(LIMIT_S):
+                with pytest.raises(ConnectionError):
+                    await chatter()
+            writer.close()
+            assert b.refused == {"magic": 1}
+
+    asyncio.run(run())
+
+
+def test_a_connection_that_breaks_while_it_is_let_in_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    async def serve(call: SocketCall) -> None:
+        raise BrokenConnectionError("it has gone")
+
+    async def run() -> None:
+        ours, theirs = socket.socketpair()
+        theirs.send(greeting())
+        reception = Reception(serve, limit_s=LIMIT_S, watch_s=LIMIT_S, broken=lambda: None, most=1)
+        await asyncio.get_running_loop().create_connection(lambda: Pipe(MOST, reception.receive), sock=ours)
+        while reception._tasks:
+            await asyncio.sleep(0.001)
+        theirs.close()
+        await reception.aclose()
+
+    asyncio.run(run())
+    gc.collect()
+    assert caplog.text == ""
 
 
 @pytest.mark.parametrize(("change", "reason"), [({"token": "a guess"}, "token"), ({"job": "another"}, "job")])

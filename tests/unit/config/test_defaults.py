@@ -26,7 +26,7 @@ CORE: Final = Path(flamecore.__file__).parent
 TABLE: Final = "runtime/config/defaults.py"
 
 WORDS: Final = frozenset(
-    "demo directory lines local memory processes stdin stdout supervisor tls unix windows".split()  # noqa: SIM905
+    "demo directory lines local memory processes socket stdin stdout supervisor tls unix windows".split()  # noqa: SIM905
 )
 """Names of plugins, and schemes, that are also plain words. They name a plugin only where they are the whole string, in
 quotation marks, or behind an equals sign."""

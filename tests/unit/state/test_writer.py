@@ -377,7 +377,7 @@ _any = st.one_of(_plain, st.tuples(_plain), st.just(GONE))
 @settings(max_examples=200, deadline=None)
 @given(st.dictionaries(_any.filter(lambda name: name is not GONE), st.one_of(_any, st.integers(0, 9)), max_size=40))
 def test_sections_are_the_same_whether_types_are_known_or_not(changes: dict[Any, Any]) -> None:
-    """Of values that cannot be written, the error is the same."""
+    """The error of values that cannot be written is the same."""
 
     def written(*, known: bool) -> list[bytes] | str:
         operation = Operation({})

@@ -173,6 +173,15 @@ class Settled(NamedTuple):
     time: int
 
 
+class Full(NamedTuple):
+    """Worker to control: its fronts may read no further before a snapshot.
+
+    Said once between two snapshots at most.
+    """
+
+    worker: int
+
+
 class Prepare(NamedTuple):
     """Control to workers: prepare snapshot `number` of the state below `time`.
 

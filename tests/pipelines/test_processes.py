@@ -209,6 +209,26 @@ def test_nothing_is_in_flight_in_the_end(tmp_path: Path, over: list[str]) -> Non
     assert (summary["items_in"], summary["in_flight"], summary["held_back"]) == (20, 0, 0)
 
 
+def test_more_records_than_may_be_between_two_snapshots_do_not_wait_for_the_interval(
+    tmp_path: Path, over: list[str]
+) -> None:
+    app = write(tmp_path, "app.py", APP)
+    lines = write(tmp_path, "lines.txt", words(400))
+    rarely = ["--set", "state.interval_s=3600", "--set", "state.max_uncommitted=50", "--set", "state.use=sqlite"]
+
+    def result(name: str, *settings: str) -> bytes:
+        out = tmp_path / name / "out.jsonl"
+        edges = ["--source", "lines=lines", "--set", f"source.lines.path={lines}", "--sink", "counts=jsonl"]
+        state = ["--set", f"state.path={tmp_path / name / 'state.db'}"] if settings else []
+        ended = run("run", app, *edges, "--set", f"sink.counts.path={out}", "-q", *settings, *state)
+        assert ended.returncode == 0, ended.stderr
+        return out.read_bytes()
+
+    for name in ("once", "often"):
+        (tmp_path / name).mkdir()
+    assert result("often", *over, *rarely, "-w", "2") == result("once")
+
+
 def test_files_may_have_the_names_of_standard_modules(tmp_path: Path, over: list[str]) -> None:
     """A flow that runs in one process runs on several: Python does not start with what lies beside it."""
     app = write(tmp_path, "types.py", APP.replace("import flamecore as fc", "import flamecore as fc\n    import words"))

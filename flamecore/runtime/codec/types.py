@@ -38,6 +38,7 @@ NAMES: Final[Mapping[type, str]] = {
     messages.Failing: "Failing",
     messages.Delivered: "Delivered",
     messages.Settled: "Settled",
+    messages.Full: "Full",
     messages.Prepare: "Prepare",
     messages.Prepared: "Prepared",
     messages.Committed: "Committed",

@@ -16,7 +16,7 @@ from flamecore.abc.acker import Acker
 from flamecore.abc.hooks import Observers
 from flamecore.abc.sink import Encode, Sink
 from flamecore.errors import FlameError, TransportError
-from flamecore.model.messages import CONTROL, Delivered, Failing, FrontEnded, Prepared, Reached
+from flamecore.model.messages import CONTROL, Delivered, Failing, FrontEnded, Full, Prepared, Reached
 from flamecore.model.plan import Plan
 from flamecore.model.settings import StateTable
 from flamecore.runtime.codec.codec import Codec
@@ -194,6 +194,8 @@ class Epoch:
             message = delivery.message
             if self._coordinator is not None and type(message) is Prepared:
                 self._coordinator.receive(message)
+            elif self._coordinator is not None and type(message) is Full:
+                self._coordinator.hasten()
             else:
                 completion.receive(message)
                 if self._coordinator is not None:
@@ -316,6 +318,7 @@ def _door(plan: Plan) -> Door:
             Reached: lambda message: message.rear in rears,
             FrontEnded: lambda message: 0 < message.front <= len(plan.fronts),
             Failing: anything,
+            Full: lambda message: 0 <= message.worker < plan.workers,
             Prepared: lambda message: 0 <= message.worker < plan.workers,
         },
     )

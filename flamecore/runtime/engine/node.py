@@ -275,7 +275,7 @@ class Node:
             {number: self._readers[front.name] for number, front in worker.fronts.items()},
             self._deadlines,
             flush=worker_task.flush,
-            taken=self._fronts.wake,
+            taken=self._fronts.committed,
             partitions=worker_task.partitions,
         )
 

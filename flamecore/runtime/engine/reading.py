@@ -132,8 +132,15 @@ class FrontTasks:
             self._heartbeats.append(Heartbeats(worker_task, plan.settings.heartbeat_interval_s))
 
     def wake(self) -> None:
-        """Continue reading where there is room, after records were delivered or committed."""
+        """Continue reading where there is room, after records were delivered."""
         for room in self._rooms:
             room.note()
+        for task in self.tasks:
+            task.wake()
+
+    def committed(self) -> None:
+        """Continue reading where there is room, after records have come into a snapshot."""
+        for room in self._rooms:
+            room.committed()
         for task in self.tasks:
             task.wake()

@@ -38,6 +38,7 @@ class Room:
         self.most = most
         self._most_uncommitted = most_uncommitted
         self._uncommitted_left = 0  # upper bound of their rest; counted again at 0
+        self._asked = False  # whether a snapshot was asked for since the last one
         self._level = 1  # most records in flight of each counted front
         self._batch = 1  # least room with which a paused front continues, unless it wants less
         self._reading: dict[int, int] = {}  # most records of each read under way
@@ -74,12 +75,30 @@ class Room:
         return not self._waits_for_a_snapshot(number) and self._room(number, most) >= min(most, self._batch)
 
     def _waits_for_a_snapshot(self, number: int) -> bool:
-        if self._most_uncommitted is None or not self._fronts[number].uncommitted:
+        return self._most_uncommitted is not None and self._fronts[number].uncommitted > 0 and self._is_full()
+
+    def _is_full(self) -> bool:
+        """Return whether as many records as may be are in no snapshot."""
+        if self._most_uncommitted is None:
             return False
         # Counted again only at the bound: a sum over all fronts for each read would grow with their number.
         if self._uncommitted_left <= 0:
             self._uncommitted_left = self._most_uncommitted - sum([each.uncommitted for each in self._fronts.values()])
         return self._uncommitted_left <= 0
+
+    def asks_for_snapshot(self) -> bool:
+        """Return whether to ask for a snapshot now; then it counts as asked for.
+
+        Nobody has asked since the last one, and as many records are in none as may be.
+        """
+        if self._asked or not self._is_full():
+            return False
+        self._asked = True
+        return True
+
+    def committed(self) -> None:
+        """Note that records have come into a snapshot."""
+        self._asked, self._changed = False, True
 
     def release(self, number: int) -> None:
         """Note that a front's read is over."""

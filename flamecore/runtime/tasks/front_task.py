@@ -13,7 +13,7 @@ from typing import Final
 
 from flamecore.abc.source import Batch, Reader
 from flamecore.model.failure import ending_error
-from flamecore.model.messages import CONTROL, FrontEnded
+from flamecore.model.messages import CONTROL, FrontEnded, Full
 from flamecore.model.plan import Plan
 from flamecore.runtime.config.guard import check_batch
 from flamecore.runtime.parts.counters import NodeStats
@@ -176,9 +176,12 @@ class FrontTask:
         )
 
     def wake(self) -> None:
-        """Continue if there is room, after records were delivered or committed."""
-        if self.held_back and self._may_read():
-            self._woken.set()
+        """Continue if there is room, after records were delivered or have come into a snapshot."""
+        if self.held_back:
+            if self._may_read():
+                self._woken.set()
+            else:
+                self._ask_for_snapshot()
 
     async def run(self) -> None:
         """Run to the end of the partitions, or until stopped.
@@ -258,8 +261,14 @@ class FrontTask:
         for front in self.fronts:
             front.waits_since = None  # not for its source, so it is not idle
         self._woken.clear()
+        self._ask_for_snapshot()
         await self._woken.wait()
         self.held_back = 0
+
+    def _ask_for_snapshot(self) -> None:
+        """Ask the control for a snapshot if no more may be read before it: the interval may be long."""
+        if self._room.asks_for_snapshot():
+            self._worker_task.sender.send(CONTROL, Full(self._worker_task.worker.index))
 
     def _may_read(self) -> bool:
         for group in self._groups:  # noqa: SIM110 - for each batch, in which a generator is a cost

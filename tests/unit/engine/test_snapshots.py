@@ -703,6 +703,64 @@ def test_there_are_snapshots_until_a_sink_comes_to_a_record_that_fails() -> None
     run(body)
 
 
+def test_a_snapshot_that_a_worker_waits_for_is_taken_before_the_interval_is_over() -> None:
+    async def body() -> None:
+        job = await Job().open(interval_s=3600.0)
+        running = asyncio.create_task(job.coordinator.run())
+        job.coordinator.hasten()
+        await settle()
+        assert prepared(job) == [], "there is nothing yet that it would cover"
+        job.completion.receive(Delivered("out", 5))
+        job.coordinator.advance()
+        await settle()
+        assert prepared(job) == 2 * [Prepare(1, 5)]
+        job.answer(1, "five", 5)
+        job.completion.receive(Delivered("out", 9))
+        job.coordinator.advance()
+        await settle()
+        assert prepared(job) == [], "nobody waits for the next one"
+        job.coordinator.hasten()
+        await settle()
+        assert prepared(job) == 2 * [Prepare(2, 9)]
+        job.answer(2, "nine", 9)
+        await settle()
+        assert [manifest.time for manifest in job.taken] == [5, 9]
+        running.cancel()
+        await asyncio.wait((running,))
+
+    def prepared(job: Job) -> list[Prepare]:
+        sent = [message for _, message in job.post.sent if isinstance(message, Prepare)]
+        job.post.sent.clear()
+        return sent
+
+    run(body)
+
+
+def test_a_worker_that_asks_during_a_snapshot_gets_the_next_one_at_once() -> None:
+    """Its answer to the first covers too little of what it has read."""
+
+    async def body() -> None:
+        job = await Job().open(interval_s=3600.0)
+        running = asyncio.create_task(job.coordinator.run())
+        job.completion.receive(Delivered("out", 5))
+        job.coordinator.hasten()
+        await settle()
+        job.coordinator.hasten()
+        job.completion.receive(Delivered("out", 9))
+        job.coordinator.advance()
+        await settle()
+        assert [message for _, message in job.post.sent if isinstance(message, Prepare)] == 2 * [Prepare(1, 5)]
+        job.answer(1, "five", 5)
+        await settle()
+        job.answer(2, "nine", 9)
+        await settle()
+        assert [manifest.time for manifest in job.taken] == [5, 9]
+        running.cancel()
+        await asyncio.wait((running,))
+
+    run(body)
+
+
 def test_answers_to_an_earlier_request_do_not_count() -> None:
     async def body() -> None:
         job = await Job().open()

@@ -185,6 +185,20 @@ def test_no_more_is_uncommitted_than_may_be_but_for_one_read_of_each(seed: int) 
         assert sum(each.uncommitted for each in some.values()) < most + 20 * len(some)
 
 
+def test_a_snapshot_is_asked_for_once_when_no_more_may_be_read() -> None:
+    some = keeping(2)
+    room = Room(some, 10_000, 100)
+    assert not room.asks_for_snapshot()
+    assert [read(room, front, 50) for front in some.values()] == [50, 50]
+    assert [room.asks_for_snapshot(), room.asks_for_snapshot()] == [True, False]
+    room.committed()
+    assert room.asks_for_snapshot(), "nothing has come into it, so another one is needed"
+    some[1].cut(some[1].next_time)
+    room.committed()
+    assert not room.asks_for_snapshot()
+    assert not Room(fronts(1), 10).asks_for_snapshot(), "there are none"
+
+
 # -- fronts that take turns by blocks ----------------------------------------------------------------------------------
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import flamecore as fc
-from flamecore.model.clock import WALL_CLOCK
+from flamecore.model.clock import BLOCK, WALL_CLOCK
 from flamecore.model.settings import JobSettings
 from flamecore.runtime.config.layers import from_program
 from flamecore.runtime.config.read import make_config
@@ -35,6 +35,13 @@ def made_up_clock() -> Iterator[None]:
     token = WALL_CLOCK.set(lambda: 1_000_000 + round(now() * 1_000_000))
     yield
     WALL_CLOCK.reset(token)
+
+
+@pytest.fixture
+def small_blocks() -> Iterator[None]:
+    token = BLOCK.set(7)
+    yield
+    BLOCK.reset(token)
 
 
 class Arrivals(list[Any]):
@@ -111,6 +118,29 @@ def test_time_goes_on_for_all_fronts_of_a_worker_at_once(monkeypatch: pytest.Mon
 
     heartbeats = round(10.0 / INTERVAL_S)
     assert heartbeats <= needed(2) < needed(60) < 2 * heartbeats
+
+
+@pytest.mark.parametrize("clock", ["sequence", "blocks", "wall"])
+@pytest.mark.parametrize("names", ["a", "abc"])
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("most", [1, 30])
+def test_a_job_does_not_wait_for_the_interval_when_it_may_read_no_more_between_snapshots(
+    clock: str, names: str, workers: int, most: int, small_blocks: None
+) -> None:
+    given = {name: range(number * 40, 200) for number, name in enumerate(names)}  # some end before the others
+    out: list[Any] = []
+    settings = {"job.clock": clock, "job.workers": workers, "state.use": "memory"}
+    limits = {"state.interval_s": 3600.0, "state.max_uncommitted": most}
+    took: list[float] = []
+
+    async def main() -> None:
+        begun = now()
+        await job(counting(names, BUILDS["a state"]), {**given, "out": out}, **settings, **limits).run()
+        took.append(now() - begun)
+
+    run_virtually(main())
+    assert sorted(out) == sorted([record for records in given.values() for record in records])
+    assert took[0] < 60
 
 
 @pytest.mark.parametrize("clock", ["sequence", "wall"])

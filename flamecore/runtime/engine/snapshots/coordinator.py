@@ -1,8 +1,9 @@
 """Snapshots while the job runs, on the control's side.
 
-At intervals the control takes the time T below which every rear has stored all outputs, and tells the workers to
-prepare (paper 000, "Fault tolerance"; `flamecore.runtime.engine.snapshots.participant`). When all parts are stored, and
-the sinks have made their outputs below T durable, the snapshot is recorded. Outputs never wait for this.
+At intervals, and when a worker has read as much as may be read between two snapshots, the control takes the time T
+below which every rear has stored all outputs, and tells the workers to prepare (paper 000, "Fault tolerance";
+`flamecore.runtime.engine.snapshots.participant`). When all parts are stored, and the sinks have made their outputs
+below T durable, the snapshot is recorded. Outputs never wait for this.
 
 Between two snapshots the control repeatedly sends the workers a lower bound of the next T. So a worker need not keep
 all history until then: it sums up older history, a little at a time.
@@ -11,6 +12,7 @@ all history until then: it sums up older history, a little at a time.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -113,6 +115,8 @@ class SnapshotCoordinator:
         self._time = last.time if last is not None else plan.start - 1
         self._bound = _Bound(self._time)
         self._busy = asyncio.Lock()
+        self._wanted = False  # whether a worker waits for the next snapshot
+        self._due = asyncio.Event()
         self._torn = False
 
     def receive(self, message: Prepared) -> None:
@@ -127,11 +131,24 @@ class SnapshotCoordinator:
         time = self._plan.snapshot_time(self._completion.stored)
         if self._bound.is_due(time, asyncio.get_running_loop().time()):
             self._send(Settled(time))
+        if self._wanted and time > self._time:
+            self._due.set()
+
+    def hasten(self) -> None:
+        """Take the next snapshot before the interval is over: a worker waits for it.
+
+        It is taken as soon as it would cover more than the last one.
+        """
+        self._wanted = True
+        self.advance()
 
     async def run(self) -> None:
         """Take a snapshot whenever it is due, until cancelled."""
         while True:
-            await asyncio.sleep(self._settings.interval_s)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.interval_s):
+                    await self._due.wait()
+            self._due.clear()
             await self.commit()
 
     async def commit(self, *, first: bool = False) -> None:
@@ -182,6 +199,7 @@ class SnapshotCoordinator:
         number = self._ballot.number + 1
         ballot = self._ballot = _Ballot(number, self._plan.workers)
         self._bound.raise_to(time)
+        self._time, self._wanted = time, False
         self._send(Prepare(number, time))
         limit = self._settings.commit_timeout_s
         syncing: RearTask | None = None
@@ -190,7 +208,6 @@ class SnapshotCoordinator:
                 answers = await ballot.all_in()
                 # Nothing new but time: the workers have nothing to store, and neither has the store.
                 if not first and not self._history.changed_by(answers):
-                    self._time = time
                     await self._history.tidy_once()
                     return
                 # Announced before any sink is told: with the wall clock a sink whose snapshot then fails would be ahead
@@ -215,7 +232,6 @@ class SnapshotCoordinator:
                 f"snapshot {number} is not complete after {limit:g} s; {why}",
                 hint="Look at what is slow; state.commit_timeout_s says how long a snapshot may take.",
             ) from None
-        self._time = time
         self._tell()
         self._taken(manifest)
 

@@ -10,7 +10,7 @@ A key whose state does not fall into cells has a record, as in any ordered opera
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby, islice
 from operator import eq
 from typing import Any, Final
@@ -62,28 +62,28 @@ class Past:
         """Note the cells as they have been until now, unless that is known already."""
         for turn, cells in before.items():
             noted = self.cells.setdefault(turn, {})
-            if cells.keys() <= noted.keys():  # as nearly always: most items are of keys that have come before
-                continue
-            self._add(noted, cells, set(cells).difference(noted))
+            if not cells.keys() <= noted.keys():  # nearly always they are: most keys have come before
+                self._add(turn, cells, noted)
 
-    def note_all(self, turn: Turn, cells: Mapping[Any, Any], new: Iterable[Any]) -> None:
+    def note_all(self, turn: Turn, cells: Mapping[Any, Any], new: Mapping[Any, None]) -> None:
         """Note all cells of a turn as they have been until now, as `note` does.
 
         Args:
             turn: The turn.
             cells: Its cells; None: there was none.
-            new: The keys of those that there were not.
+            new: Those that there were not.
         """
-        if turn in self._whole:
-            # All others have come with the first call, or as new ones since.
-            noted = self.cells[turn]
-            self._add(noted, cells, [key for key in new if key not in noted])
-        else:
+        if turn not in self._whole:
             self._whole.add(turn)
             self.note({turn: cells})
+        elif new:  # all others have come with the first call, or as new ones since
+            self._add(turn, new, self.cells[turn])
 
-    def _add(self, noted: dict[Any, Any], cells: Mapping[Any, Any], new: Collection[Any]) -> None:
-        for key in new:
+    def _add(self, turn: Turn, cells: Mapping[Any, Any], noted: dict[Any, Any]) -> None:
+        if not self.records and len(noted) <= _DENSE * len(cells):
+            self.cells[turn] = {**cells, **noted}
+            return
+        for key in cells.keys() - noted.keys():
             if key not in self.records:
                 noted[key] = cells[key]
 
@@ -254,13 +254,15 @@ class CellOperator(OrderedOperator):
             new = [*islice(reversed(cells), len(cells) - count)][::-1]  # behind all others
             if new:
                 self._hold_turn(turn, len(new))
+            if not self._snapshots:
+                continue
             if whole:
-                before[turn].update(dict.fromkeys(new))
-                self._past.note_all(turn, before[turn], new)
-            elif self._snapshots:
+                absent = dict.fromkeys(new)
+                before[turn].update(absent)
+                self._past.note_all(turn, before[turn], absent)
+            else:
                 self._past.note({turn: before[turn]})
-            if new and self._snapshots:
-                self._add_names(new)
+            self._add_names(new)
         if self._snapshots:
             self._log.append((orders, payloads, self.watermark.value, before))
 
@@ -421,6 +423,8 @@ class CellOperator(OrderedOperator):
 
     def _add_names(self, keys: Iterable[Any]) -> None:
         named = self._named
+        if named.issuperset(keys):  # as nearly always
+            return
         for key in keys:
             if key not in named:
                 named.add(key)

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import groupby, islice
-from operator import eq
+from operator import eq, is_not
 from typing import Any, Final
 
 from flamecore.abc.operator import GONE, Part, Record, Site, Turn, Work
@@ -35,6 +36,7 @@ _DENSE_AGAIN: Final = 3
 """The same where some of those that are gone through have to be sorted in first."""
 
 _FIRST: Final = encode_child(0)
+_IS_THERE: Final = partial(is_not, None)
 _NO_CELLS: Final[Mapping[Any, Any]] = {}
 
 
@@ -457,10 +459,12 @@ class CellOperator(OrderedOperator):
         names = dict.fromkeys(then.records)
         for turn, noted in then.cells.items():
             cells, since = self._by_mark.get(turn, _NO_CELLS), past.cells.get(turn, _NO_CELLS)
-            for key, cell in noted.items():
-                if (since[key] if key in since else cells.get(key)) is not cell:
-                    names[key] = None
-        table = self._table()
+            if not _has_cells(noted) and not _has_cells(cells) and not _has_cells(since):
+                continue  # as of nearly all turns: they began and ended between the two cuts
+            cell_of = {**cells, **since}.get
+            names.update(dict.fromkeys([key for key, cell in noted.items() if cell_of(key) is not cell]))
+        # Without the turns that began behind the cut: each is looked at for each name.
+        table = [row for row in self._table() if _has_cells(row[2]) or not row[1].keys() <= row[2].keys()]
         changes: dict[Any, Any] = {}
         for key in names:
             record = self._record_then(key, table)
@@ -507,6 +511,11 @@ class CellOperator(OrderedOperator):
         found = {name: self._record_then(name, table) for name in names if name not in shared}
         own = {name: self._as_stored(record) for name, record in found.items() if record is not None}
         return own | {name: shared[name] for name in names if name in shared}
+
+
+def _has_cells(cells: Mapping[Any, Any]) -> bool:
+    """Return whether any of these was there; None: it was not."""
+    return any(map(_IS_THERE, cells.values()))
 
 
 def _turn_of(cell: tuple[Turn, Any]) -> Turn:

@@ -37,8 +37,8 @@ def config_options(function: F) -> F:
                 "--workers",
                 type=click.IntRange(min=1),
                 help="Number of workers. In one process they take turns and make no function faster, "
-                "neither one that computes nor one that waits; a transport between processes (transport.use = "
-                f"{defaults.EXAMPLE_TRANSPORT!r}) gives each its own.",
+                "neither one that computes nor one that waits; --on "
+                f"{defaults.HOST} gives each a process of its own.",
             ),
             click.option(
                 "--on",

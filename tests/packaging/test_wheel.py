@@ -88,5 +88,19 @@ def test_a_flow_runs(installed: Any) -> None:
     assert installed.evaluate(program) == [["to", 1], ["be", 1], ["or", 1], ["not", 1], ["to", 2], ["be", 2]]
 
 
+def test_a_flow_runs_on_several_processes(installed: Any, tmp_path: Path) -> None:
+    app = tmp_path / "app.py"
+    app.write_text(
+        "import flamecore as fc\n"
+        "flow = fc.Flow('words')\n"
+        "lines = flow.source('lines', str).rebalance()\n"
+        "lines.flat_map(str.split).key_by(len).count().sink('counts')\n"
+    )
+    (tmp_path / "lines").write_text("to be or\nnot to be\n")
+    edges = ("--source", "lines=lines", "--set", f"source.lines.path={tmp_path / 'lines'}")
+    done = installed.run("flamestream", "run", str(app), "-w", "2", "--on", "processes", *edges, "-q")
+    assert done.stdout == "2 1\n2 2\n2 3\n3 1\n2 4\n2 5\n"
+
+
 def test_the_demo_runs(installed: Any) -> None:
     assert "pages" in installed.run("flamestream", "demo").stdout

@@ -100,7 +100,7 @@ def test_check_prints_a_job_in_one_process() -> None:
                          front 2 reads one: b.txt
                          front 3 reads two: c.txt
         note           the 2 workers take turns in one process, and make no function faster, neither one that computes \
-nor one that waits; a transport between processes (transport.use = 'grpc') gives each its own
+nor one that waits; --on processes gives each a process of its own
         """)
 
 

@@ -31,14 +31,16 @@ BOTH: dict[str, Any] = {"state__use": None, "state__path": None}
     params=[
         "inproc-sqlite",
         "inproc-directory",
+        "processes-sqlite",
         pytest.param("grpc-sqlite", marks=pytest.mark.grpc),
         pytest.param("nats-nats", marks=pytest.mark.nats),
     ]
 )
 def way(request: pytest.FixtureRequest) -> Iterator[list[str]]:
-    """Yield settings of a transport, for one process or several, and of a store."""
+    """Yield settings of a transport, or of a host that chooses it, and of a store."""
     transport, store = request.param.split("-")
-    chosen = [f"transport.use={transport}", f"state.use={store}"]
+    where = "deploy.on=processes" if transport == "processes" else f"transport.use={transport}"
+    chosen = [where, f"state.use={store}"]
     if transport != "nats":
         yield [*chosen, "state.path=state"]
         return

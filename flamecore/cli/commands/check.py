@@ -95,8 +95,7 @@ def _notes(spec: JobSpec, processes: Sequence[ProcessPlan]) -> Iterator[str]:
     if workers > 1 and len(processes) == 1:
         yield (
             f"the {workers} workers take turns in one process, and make no function faster, neither one that computes "
-            "nor one that waits; a transport between processes "
-            f"(transport.use = {defaults.EXAMPLE_TRANSPORT!r}) gives each its own"
+            f"nor one that waits; --on {defaults.HOST} gives each a process of its own"
         )
 
 
@@ -104,8 +103,8 @@ def _waits(sample: Sample, processes: Sequence[ProcessPlan]) -> Iterator[str]:
     """Yield a note on each function that waits, with advice on how to speed it up."""
     if len(processes) == 1:
         advice = (
-            "-w in one process does not speed this up; use processes, which wait at the same time: -w 8 --set "
-            f"transport.use={defaults.EXAMPLE_TRANSPORT}, and .rebalance() before it, unless a key comes before"
+            "-w in one process does not speed this up; use processes, which wait at the same time: -w 8 --on "
+            f"{defaults.HOST}, and .rebalance() before it, unless a key comes before"
         )
     else:
         advice = "more workers (-w) wait at the same time, with .rebalance() before it, unless a key comes before"

@@ -75,7 +75,7 @@ def refusals(
         if on != HERE and not transport.capabilities.multi_process:
             yield ConfigError(
                 f'deploy.on = "{on}", and transport {transport.name!r} reaches no other process',
-                hint=f'Use one that does, such as [transport] use = "{EXAMPLE_TRANSPORT}"; or deploy.on = "{HERE}".',
+                hint=f'Leave transport.use out, so that one that does is chosen; or use deploy.on = "{HERE}".',
                 path="transport.use",
             )
         return

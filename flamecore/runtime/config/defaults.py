@@ -13,7 +13,10 @@ TRANSPORT_TO_HOST: Final = "grpc"
 ACKER: Final = "centralized"
 HOST: Final = "processes"
 REGISTRY: Final = "supervisor"
-"""The drivers of a job whose configuration does not name one: of transports the second is that of jobs on a host."""
+"""The drivers of a job whose configuration does not name one.
+
+Of transports the second is that of jobs on a host that does not choose one itself.
+"""
 
 SINK: Final = "stdout"
 """The driver of a sink that the configuration does not mention."""
@@ -32,7 +35,7 @@ FILE_OF_RECORDS: Final = "jsonl"
 
 EXAMPLE_SOURCE: Final = "stdin"
 EXAMPLE_TRANSPORT: Final = "grpc"
-"""The examples for a source without a driver, and for a transport between processes."""
+"""The examples for a source without a driver, and for a transport that is reached from elsewhere."""
 
 REPLAYABLE_SOURCES: Final = ("lines", "jsonl", "csv")
 EXACTLY_ONCE_SINKS: Final = ("sqlite", "jsonl")

@@ -1,8 +1,9 @@
-"""The host `processes` with nodes that cannot join: the report of their end."""
+"""The host `processes`: the transport it chooses, and the report of the end of nodes that cannot join."""
 
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from flamecore.abc.host import HostContext, NodeSlot
-from flamecore.runtime.config.layers import Layer
+from flamecore.runtime.config.layers import Layer, from_program
 from flamecore.runtime.config.plugins import PluginRegistry
 from flamecore.runtime.config.read import make_config
 from flamestream_processes.host import Processes
@@ -54,6 +55,35 @@ def stuck(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_its_name_leads_to_it() -> None:
     assert PluginRegistry().get("host", "processes") is Processes
+
+
+@pytest.mark.parametrize(
+    ("settings", "transport"),
+    [
+        ({}, "socket"),
+        ({"job.workers": 4, "deploy.acker": "own", "registry.use": "nats"}, "socket"),
+        ({"transport.socket.keepalive_s": 1}, "socket"),
+        ({"transport.nats.servers": ["nats://127.0.0.1:4222"]}, "socket"),  # may be those of the registry
+        ({"transport.use": "nats"}, "nats"),
+        ({"transport.use": "inproc"}, "inproc"),
+        ({"deploy.start": "join"}, ""),
+        ({"deploy.start": "join", "transport.socket.keepalive_s": 1}, ""),
+        ({"transport.grpc.listen": "127.0.0.1:7070"}, ""),
+        ({"transport.grpc.tls_ca": "ca.pem", "transport.socket.keepalive_s": 1}, ""),
+    ],
+    ids=str,
+)
+def test_sockets_are_chosen_for_processes_that_are_all_here(settings: dict[str, Any], transport: str) -> None:
+    config = make_config(from_program({"deploy.on": "processes", **settings}), environ={})
+    completed = Processes.complete(None, config)
+    assert completed.transport.use == transport
+    assert completed.transport.tables == config.transport.tables
+
+
+def test_nothing_is_chosen_where_there_are_no_unix_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = make_config(from_program({"deploy.on": "processes"}), environ={})
+    monkeypatch.delattr(socket, "AF_UNIX")
+    assert Processes.complete(None, config) == config
 
 
 def test_the_end_of_a_node_is_told_with_its_last_lines(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_workers_of_one_process_are_said_to_take_turns(app: str) -> None:
     source = ("--source", "lines=lines", "--set", "source.lines.path=book.txt")
     assert "note           the 3 workers take turns in one process" in call("check", app, "-w", "3", *source).stdout
     assert len(checked(app, "-w", "3", *source)["notes"]) == 1
-    for other in (("-w", "1"), ("-w", "3", "--set", "transport.use=grpc")):
+    for other in (("-w", "1"), ("-w", "3", "--on", "processes")):
         assert checked(app, *other, *source)["notes"] == []
         assert "note " not in call("check", app, *other, *source).stdout
 

@@ -69,12 +69,11 @@ def test_a_function_that_waits_is_named_with_its_figures(app: str) -> None:
     )
     (note,) = [line for line in done.stdout.splitlines() if line.startswith("note           map:fetch waits")]
     assert "-w in one process does not speed this up" in note
-    assert "transport.use=grpc" in note
+    assert "-w 8 --on processes" in note
 
 
-@pytest.mark.grpc
 def test_a_job_on_processes_is_told_of_more_workers(app: str) -> None:
-    facts = json.loads(check(app, "--sample", "4", "-w", "2", "--set", "transport.use=grpc", "--json").stdout)
+    facts = json.loads(check(app, "--sample", "4", "-w", "2", "--on", "processes", "--json").stdout)
     (note,) = [note for note in facts["notes"] if note.startswith("map:fetch waits")]
     assert "more workers (-w) wait at the same time" in note
     (fetch,) = [function for function in facts["sample"]["functions"] if function["name"] == "map:fetch"]

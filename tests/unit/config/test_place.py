@@ -153,10 +153,12 @@ def place(spec: JobSpec) -> tuple[str, str]:
         (HOME | {"source.lines.home": ""}, ("here", "inproc"), []),
         (HOME | {"deploy.on": "here"}, ("here", "inproc"), []),
         (HOME | {"deploy.on": "here", "transport.use": "grpc"}, ("here", "grpc"), []),
-        (HOME | {"deploy.on": "processes"}, ("processes", "grpc"), []),
+        (HOME | {"deploy.on": "processes"}, ("processes", "socket"), []),
         (PLAIN, ("here", "inproc"), []),
         (PLAIN | {"transport.use": "grpc"}, ("processes", "grpc"), []),
-        (PLAIN | {"deploy.on": "processes"}, ("processes", "grpc"), []),
+        (PLAIN | {"deploy.on": "processes"}, ("processes", "socket"), []),
+        (PLAIN | {"deploy.on": "processes", "transport.grpc.listen": "127.0.0.1:0"}, ("processes", "grpc"), []),
+        (PLAIN | {"deploy.on": "processes", "deploy.start": "join"}, ("processes", "grpc"), []),
         (PLAIN | {"deploy.on": "afar"}, ("afar", "grpc"), []),
         (HOME | {"transport.use": "grpc", "deploy.start": "join"}, ("processes", "grpc"), []),
         (
@@ -176,6 +178,10 @@ def test_a_job_runs_where_its_data_is_at_home(
     assert list(spec.at_home) == because
     assert spec.embedded is (expected[0] == "here")
     assert spec.described()["on"]["use"] == expected[0]
+
+
+def test_processes_of_this_machine_need_no_client() -> None:
+    assert place(spec_of(PLAIN, {"deploy.on": "processes"})) == ("processes", "socket")
 
 
 @pytest.mark.grpc
@@ -230,8 +236,9 @@ def test_a_program_that_hands_over_values_stays_in_its_process() -> None:
 
 
 def test_a_transport_that_stays_in_the_process_has_no_host() -> None:
-    with pytest.raises(ConfigError, match=r"and transport 'inproc' reaches no other process"):
+    with pytest.raises(ConfigError, match=r"and transport 'inproc' reaches no other process") as caught:
         job_of(spec_of(PLAIN, {"deploy.on": "processes", "transport.use": "inproc"}))
+    assert caught.value.hint == 'Leave transport.use out, so that one that does is chosen; or use deploy.on = "here".'
 
 
 @pytest.mark.grpc
@@ -240,7 +247,6 @@ def test_nobody_joins_a_job_in_one_process() -> None:
         job_of(spec_of(PLAIN, {"deploy.on": "here", "transport.use": "grpc", "deploy.start": "join"}))
 
 
-@pytest.mark.grpc
 def test_a_state_in_memory_is_refused_on_several_processes() -> None:
     state = {"state.use": "memory"}
     with pytest.raises(ConfigError, match="state is kept by 'memory', in the memory of one process"):

@@ -19,6 +19,7 @@ from flamestream_sockets.peer import is_stopped
 from flamestream_sockets.pipe import Pipe
 
 _UNIX: Final = "unix:"
+_ELSEWHERE: Final = 'use another transport, such as grpc with listen = "127.0.0.1"'
 _SLACK_BYTES: Final = 2**20
 """Most bytes by which a message exceeds a frame's body: head and addresses, or a batch of small frames."""
 _BACKLOG: Final = 128
@@ -76,7 +77,7 @@ class SocketTransport(LinkedTransport):
         return Outlook("a unix socket in a folder of the job")
 
     async def start(self) -> str:
-        path = socket_path(self.context.folder, self.context.node, "use another transport, such as grpc")
+        path = socket_path(self.context.folder, self.context.node, _ELSEWHERE)
         path.unlink(missing_ok=True)  # nobody listens there
         loop = asyncio.get_running_loop()
         self._listener = await loop.create_unix_server(

@@ -258,7 +258,7 @@ def test_a_place_that_can_hold_no_socket_is_refused(folder: str, text: str) -> N
     async def run() -> None:
         with pytest.raises(TransportError, match=text) as caught:
             await SocketTransport(None, Pair(folder).context("a")).start()
-        assert "use another transport, such as grpc" in caught.value.hint.lower()
+        assert 'use another transport, such as grpc with listen = "127.0.0.1"' in caught.value.hint.lower()
 
     asyncio.run(run())
 

@@ -13,14 +13,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from random import Random
 from types import TracebackType
 from typing import Any, Final, Protocol, Self, runtime_checkable
 
 from flamecore.abc.transport import Delivery, Endpoint, Transport, TransportCapabilities
 
-__all__ = ["Disconnects", "Faulty", "FaultyEndpoint", "Proxy", "Repeats"]
+__all__ = ["BAD_NETWORKS", "Disconnects", "Faulty", "FaultyEndpoint", "Proxy", "Repeats"]
+
+BAD_NETWORKS: Final[Mapping[str, Callable[[Proxy], None]]] = {
+    "drips": lambda proxy: proxy.drip(3000),
+    "stalls": lambda proxy: proxy.stall_often(),
+    "cuts": lambda proxy: proxy.cut_often(),
+    "flips": lambda proxy: proxy.flip(50_000, most=3),
+}
+"""Networks that a transport gets along with, as what is to be done with a proxy; flips, if it notices them."""
 
 _HELD: Final = 16
 """Most messages taken from an endpoint early, to give them in another order."""
@@ -219,6 +227,7 @@ class Proxy:
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._again: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -261,6 +270,23 @@ class Proxy:
         for writer in self._writers:
             writer.transport.abort()
 
+    def stall_often(self, lasts_s: float = 0.02) -> None:
+        """Stall and resume in turn, each for `lasts_s`, until closed."""
+        if self._flowing.is_set():
+            self.stall()
+        else:
+            self.resume()
+        self._again = asyncio.get_running_loop().call_later(lasts_s, self.stall_often, lasts_s)
+
+    def cut_often(self, lasts_s: float = 0.1) -> None:
+        """Break all connections again and again until closed, ever more rarely: first after `lasts_s`.
+
+        A message crosses in one connection or not at all. At a steady pace one of 8 MiB might never cross on a machine
+        too busy to transfer it between two breaks.
+        """
+        self.cut()
+        self._again = asyncio.get_running_loop().call_later(lasts_s, self.cut_often, 1.5 * lasts_s)
+
     def drip(self, most_bytes: int, pause_s: float = 0.0) -> None:
         """Pass data in pieces of `most_bytes` at most, and pause after each; 0: stop that."""
         self._drip = (most_bytes, pause_s) if most_bytes else None
@@ -273,6 +299,8 @@ class Proxy:
 
     async def aclose(self) -> None:
         """Break all connections and stop listening."""
+        if self._again is not None:
+            self._again.cancel()
         if self._server is not None:
             self._server.close()
         self.cut(refuse=True)

@@ -13,7 +13,7 @@ import pytest
 from flamecore.abc.transport import Delivery, Transport, TransportContext
 from flamecore.testing.bench.transports import Make, Note, Setup
 from flamecore.testing.checks.transports import CHECKS, TransportTests, check_channels
-from flamecore.testing.faults import Disconnects, Faulty, Proxy
+from flamecore.testing.faults import BAD_NETWORKS, Disconnects, Faulty, Proxy
 from flamecore.testing.laws import LawBroken
 from flamestream_inproc import InprocTransport, Options
 
@@ -208,3 +208,52 @@ def test_a_proxy_damages_a_connection_in_every_way(way: str) -> None:
 
     with TemporaryDirectory(prefix="flame") as folder:
         asyncio.run(run(folder))
+
+
+def test_a_proxy_stalls_and_cuts_again_and_again_until_it_is_closed() -> None:
+    async def run() -> None:
+        echo = Echo()
+        location = await echo.start("")
+        time = asyncio.get_running_loop().time
+        async with asyncio.timeout(LIMIT_S), Proxy(location) as proxy:
+            proxy.stall_often(0.05)
+            reader, writer = await connect(proxy.location)
+            held = 0
+            while held < 2:
+                begun = time()
+                writer.write(b"a")
+                assert await reader.readexactly(1) == b"a"
+                held += time() - begun > 0.02
+            writer.close()
+        async with asyncio.timeout(LIMIT_S), Proxy(location) as proxy:
+            proxy.cut_often(0.01)
+            for _ in range(3):
+                reader, writer = await connect(proxy.location)
+                assert await is_cut(reader)
+                writer.close()
+            assert proxy.connections == 3
+        echo.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("network", BAD_NETWORKS)
+def test_what_is_sent_over_a_bad_network_comes_or_is_cut_or_has_other_bits(network: str) -> None:
+    async def run() -> None:
+        echo, sent = Echo(), bytes(200_000)
+        async with asyncio.timeout(LIMIT_S), Proxy(await echo.start(""), seed=1) as proxy:
+            BAD_NETWORKS[network](proxy)
+            while True:
+                reader, writer = await connect(proxy.location)
+                try:
+                    writer.write(sent)
+                    got = await reader.readexactly(len(sent))
+                    break
+                except (OSError, EOFError):
+                    assert network == "cuts"
+                finally:
+                    writer.close()
+            assert (got == sent) is (network != "flips")
+        echo.close()
+
+    asyncio.run(run())

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
 
 from flamecore.abc.transport import Transport, TransportContext
 from flamecore.testing.checks.transports import TransportTests
-from flamecore.testing.faults import Faulty, Proxy
+from flamecore.testing.faults import BAD_NETWORKS, Faulty, Proxy
 from flamestream_sockets import Options, SocketTransport
 
 
@@ -59,56 +58,36 @@ class TestBadLuck(TransportTests):
         assert {fault for fault in expected if not self.happened[fault]} == set()
 
 
-@pytest.mark.parametrize("trouble", ["drips", "stalls", "cuts", "flips"])
+class Proxied(SocketTransport):
+    """A transport that others reach over a bad way only."""
+
+    network: str
+    proxy: Proxy
+
+    async def start(self) -> str:
+        self.proxy = Proxy(await super().start(), seed=1)
+        self.location = await self.proxy.start()
+        BAD_NETWORKS[self.network](self.proxy)
+        return self.location
+
+    async def aclose(self) -> None:
+        await super().aclose()
+        await self.proxy.aclose()
+
+
+@pytest.mark.parametrize("network", BAD_NETWORKS)
 class TestBadNetwork(TransportTests):
     """A way that delivers in small pieces, stalls, breaks ever more rarely, or flips bits."""
 
     most = 500
 
     @pytest.fixture(autouse=True)
-    def _trouble(self, trouble: str) -> None:
-        self.trouble = trouble
+    def _network(self, network: str) -> None:
+        self.network = network
 
     def make(self, context: TransportContext) -> Transport:
         # A connection that breaks before a message has crossed does not count: a busy machine must not lose the peer in
         # a test of surviving the network.
-        return Proxied(Options(window_frames=64, reconnect_timeout_s=5.0), context, self.trouble)
-
-
-class Proxied(SocketTransport):
-    """A transport that others reach over a bad way only."""
-
-    def __init__(self, options: Any, context: TransportContext, trouble: str) -> None:
-        super().__init__(options, context)
-        self._trouble = trouble
-        self._timer: asyncio.TimerHandle | None = None
-
-    async def start(self) -> str:
-        self.proxy = Proxy(await super().start(), seed=1)
-        self.location = await self.proxy.start()
-        if self._trouble == "drips":
-            self.proxy.drip(3000)
-        elif self._trouble == "flips":
-            self.proxy.flip(50_000, most=3)
-        elif self._trouble == "stalls":
-            self._turn(stalled=False)
-        else:
-            self._cut(0.1)
-        return self.location
-
-    def _turn(self, *, stalled: bool) -> None:
-        if stalled:
-            self.proxy.stall()
-        else:
-            self.proxy.resume()
-        self._timer = asyncio.get_running_loop().call_later(0.02, lambda: self._turn(stalled=not stalled))
-
-    def _cut(self, lasts_s: float) -> None:
-        self.proxy.cut()
-        self._timer = asyncio.get_running_loop().call_later(lasts_s, self._cut, 1.5 * lasts_s)
-
-    async def aclose(self) -> None:
-        await super().aclose()
-        if self._timer is not None:
-            self._timer.cancel()
-        await self.proxy.aclose()
+        transport = Proxied(Options(window_frames=64, reconnect_timeout_s=5.0), context)
+        transport.network = self.network
+        return transport

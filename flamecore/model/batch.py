@@ -10,8 +10,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate, chain, islice, pairwise
-from operator import add, eq
+from itertools import accumulate, chain, compress, islice, pairwise
+from operator import add, eq, sub
 from types import CodeType, FunctionType
 from typing import Any, Final, NamedTuple, SupportsIndex, TypeVar, overload
 
@@ -78,6 +78,48 @@ def in_order(values: Sequence[Any]) -> Sequence[Any]:
 def extremes(values: Sequence[Any]) -> tuple[Any, Any]:
     """Return the least and the greatest of some numbers, which are mostly in order."""
     return (values[0], values[-1]) if ascending(values) else (min(values), max(values))
+
+
+class AllBut(Sequence[int]):
+    """The numbers from 0 on, without some.
+
+    Args:
+        gone: The numbers that are left out, ascending.
+        size: The first number that is too large.
+    """
+
+    __slots__ = ("_before", "gone", "size")
+
+    def __init__(self, gone: Sequence[int], size: int) -> None:
+        self.gone, self.size = gone, size
+        self._before = [*map(sub, gone, range(len(gone)))]
+        """How many numbers come before each that is left out."""
+
+    def __len__(self) -> int:
+        return self.size - len(self.gone)
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[int]: ...
+
+    def __getitem__(self, index: int | slice) -> int | Sequence[int]:
+        if isinstance(index, slice):
+            return [*self][index]
+        place = index if index >= 0 else len(self) + index
+        if not 0 <= place < len(self):
+            raise IndexError(index)
+        return place + bisect_right(self._before, place)
+
+    def __iter__(self) -> Iterator[int]:
+        kept = bytearray(b"\1") * self.size
+        for number in self.gone:
+            kept[number] = 0
+        return compress(range(self.size), kept)
+
+    def __repr__(self) -> str:
+        return repr([*self])
 
 
 class PackedOrders(Sequence[bytes]):
@@ -249,7 +291,9 @@ class RecordOrders(PackedOrders):
         """Return the orders at some indexes, which ascend."""
         places = self.places
         if type(places) is not range or places.start or places.step != 1:
-            indexes = [places[at] for at in indexes]
+            # One of these takes a search, so all are spelled out.
+            each = [*places] if type(places) is AllBut else places
+            indexes = [each[at] for at in indexes]
         return RecordOrders(self.first, indexes, self.suffix)
 
 
@@ -308,7 +352,9 @@ class RowOrders(PackedOrders):
         """Return the orders at some indexes, which ascend."""
         places = self.places
         if type(places) is not range or places.start or places.step != 1:
-            indexes = [places[at] for at in indexes]
+            # One of these takes a search, so all are spelled out.
+            each = [*places] if type(places) is AllBut else places
+            indexes = [each[at] for at in indexes]
         return RowOrders(self.first, self.suffixes, indexes)
 
 

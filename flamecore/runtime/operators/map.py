@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import compress
+from operator import length_hint
 from typing import Any, Final, NamedTuple
 
 from flamecore.abc.operator import Fail, Operator, Run, Site, Step
-from flamecore.model.batch import Orders, children, chosen, extended, many_of, selected, within
+from flamecore.model.batch import AllBut, Orders, children, chosen, extended, many_of, selected, within
 from flamecore.model.meta import CHILD, Meta, child_codes, decode_time, encode_child
 from flamecore.model.vertices import Broadcast, Map, Merge
 from flamecore.runtime.operators.strict import early_run
@@ -21,6 +22,15 @@ Function = Callable[..., Any]
 
 _LONG: Final = 4096
 """Number of outputs after which they are emitted: memory must not grow with all outputs of a run."""
+
+_SAMPLE: Final = 32
+"""Number of values whose results are taken for those of most values of a run."""
+
+_MANY: Final = 4 * _SAMPLE
+"""Least number of values of which a sample is looked at first."""
+
+_RARE: Final = 4
+"""Values are rare if they are fewer than one in this number."""
 
 
 class MapOperator(Operator):
@@ -251,16 +261,18 @@ def _run_of_kept(function: Callable[[object], object], ident: int, emit: Run, fa
                     payloads = chosen(payloads, found, [payloads[place] for place in found])
                 emit(extended(selected(orders, found), _ONLY), trace ^ ident, payloads)
             return
-        kept: list[object] = []
-        places: list[int] = []
         values, test, _ = within(function, payloads)
-        for place, value in enumerate(values):
+        kept: list[object] = []
+        some: list[int] = []
+        many_more = len(values) >= _MANY
+        for place, value in enumerate(values[:_SAMPLE] if many_more else values):
             try:
                 if test(value):
                     kept.append(value)
-                    places.append(place)
+                    some.append(place)
             except Exception as error:  # noqa: BLE001 - as above
                 fail(orders[place], trace, True, payloads[place], error)
+        places = _keep_rest(test, values, kept, some, _failing(fail, orders, trace, payloads)) if many_more else some
         if len(kept) < len(payloads):
             if values is not payloads:
                 kept = [payloads[at] for at in places]
@@ -269,6 +281,63 @@ def _run_of_kept(function: Callable[[object], object], ident: int, emit: Run, fa
             emit(extended(selected(orders, places), _ONLY), trace ^ ident, payloads)
 
     return run
+
+
+Failed = Callable[[int, Exception], None]
+"""Function called with the place of a payload that a function fails on, and the error."""
+
+
+def _failing(fail: Fail, orders: Orders, trace: int, payloads: Sequence[object]) -> Failed:
+    """Return the function for the failed ones of some live payloads."""
+    return lambda place, error: fail(orders[place], trace, True, payloads[place], error)
+
+
+# To number the values, and to note the number of each that is kept, takes as long as a short test. So only those are
+# numbered that fare unlike most of the first ones: by what is left of the list, which its iterator tells.
+def _keep_rest(
+    test: Callable[[object], object], values: Sequence[object], kept: list[object], places: list[int], failed: Failed
+) -> Sequence[int]:
+    """Append the values that a filter keeps of those behind the sample; return the places of all.
+
+    Args:
+        test: The filter's function.
+        values: The values.
+        kept, places: Those kept of the sample, and their places.
+        failed: Failure handler.
+    """
+    rest = (values if type(values) is list else list(values))[_SAMPLE:]
+    left, last = iter(rest), len(values) - 1
+    if len(places) * _RARE < _SAMPLE:
+        while True:
+            try:
+                for value in left:
+                    if test(value):
+                        kept.append(value)
+                        places.append(last - length_hint(left))
+                return places
+            except Exception as error:  # noqa: BLE001 - as above
+                failed(last - length_hint(left), error)
+    if (_SAMPLE - len(places)) * _RARE > _SAMPLE:
+        for place, value in enumerate(rest, _SAMPLE):
+            try:
+                if test(value):
+                    kept.append(value)
+                    places.append(place)
+            except Exception as error:  # noqa: BLE001 - as above
+                failed(place, error)
+        return places
+    dropped = sorted({*range(_SAMPLE)}.difference(places))
+    while True:
+        try:
+            for value in left:
+                if test(value):
+                    kept.append(value)
+                else:
+                    dropped.append(last - length_hint(left))
+            return AllBut(dropped, len(values))
+        except Exception as error:  # noqa: BLE001 - as above
+            dropped.append(last - length_hint(left))
+            failed(dropped[-1], error)
 
 
 def _kept_of(many: Callable[[Sequence[object]], Sequence[object]], payloads: Sequence[object]) -> list[int] | None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from flamecore.errors import CodecError
 from flamecore.model.batch import (
+    AllBut,
     Ascending,
     DerivedOrders,
     Lines,
@@ -96,8 +97,24 @@ def of_records(draw: st.DrawFn) -> tuple[Orders, list[bytes]]:
         else:
             every = 7 if step == "select" else 2
             chosen = [at for at in range(len(wanted)) if (at % every == 0) is (step == "select") or at == 0]
-            orders, wanted = selected(orders, chosen), [wanted[at] for at in chosen]
+            gone = [at for at in range(1, len(wanted)) if at % every == 0]
+            indexes = AllBut(gone, len(wanted)) if step == "most" and draw(st.booleans()) else chosen
+            orders, wanted = selected(orders, indexes), [wanted[at] for at in chosen]
     return orders, wanted
+
+
+@given(st.integers(0, 60), st.sets(st.integers(0, 59)))
+def test_numbers_without_some_answer_as_a_list_does(size: int, gone: set[int]) -> None:
+    wanted = [n for n in range(size) if n not in gone]
+    numbers = AllBut(sorted(n for n in gone if n < size), size)
+    assert len(numbers) == len(wanted)
+    assert [*numbers] == wanted
+    assert [numbers[at] for at in range(-len(wanted), len(wanted))] == wanted + wanted
+    assert numbers[3:9] == wanted[3:9]
+    for at in (len(wanted), -len(wanted) - 1):
+        with pytest.raises(IndexError):
+            numbers[at]
+    assert repr(numbers) == repr(wanted)
 
 
 anywhere = st.integers(-20_000, 20_000)

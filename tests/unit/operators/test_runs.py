@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from random import Random
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 import flamecore as fc
 from flamecore.abc.operator import Record, Run, Site, Stretch, Watermarks, Way, Work, each
-from flamecore.model.batch import DerivedOrders, Orders, RecordOrders, Within, stamped
+from flamecore.model.batch import AllBut, Beside, DerivedOrders, Orders, RecordOrders, Within, column_of, stamped
 from flamecore.model.drift import Drift
 from flamecore.model.messages import Items
 from flamecore.model.meta import CHILD, MAX_TIME, GlobalTime, Meta, encode_time
@@ -128,6 +129,49 @@ def test_a_map_gives_the_same_by_run_as_by_item(
     assert many.failed == one.failed
 
 
+@given(
+    st.sampled_from((list, tuple, lambda payloads: Beside(payloads, (abs, payloads)))),
+    st.sampled_from((0, 0.05, 0.4)),
+    st.sampled_from((0, 0.02, 0.3, 0.5, 0.8, 0.98, 1)),
+    st.integers(120, 250),
+    st.integers(0, 2**32),
+)
+def test_a_filter_of_many_gives_the_same_by_run_as_by_item(
+    make: Callable[[list[int]], Sequence[int]], failing: float, kept: float, size: int, seed: int
+) -> None:
+    random = Random(seed)
+    passing = [1 if random.random() < kept else 0 for _ in range(size)]
+    payloads = [random.choice((3, 4)) if random.random() < failing else n for n in passing]
+    vertex = Map("map", function=fussy, shape="filter")
+    one, many = Behind(), Behind()
+    each(map_step(vertex, 0b101, one.step, one.fail))(orders_of(size), 7, payloads)
+    run = map_run(vertex, 0b101, many.run, many.fail)
+    run(stamped(0, size, orders_of(1)[0][8:]), 7, make(payloads))
+    assert many.emitted == one.emitted
+    assert many.failed == one.failed
+
+
+@pytest.mark.parametrize("least", [5, 400])
+def test_a_filter_leaves_the_orders_of_most_records_packed_and_keeps_columns(least: int) -> None:
+    found: list[tuple[Orders, Sequence[Any]]] = []
+    places = [n for n in range(500) if n >= least and n % 50]
+    run = map_run(
+        Map("map", function=lambda n: n >= least and n % 50, shape="filter"),
+        0,
+        lambda orders, trace, payloads: found.append((orders, payloads)),
+        Behind().fail,
+    )
+    run(stamped(0, 500, orders_of(1)[0][8:]), 0, Beside(range(500), (str, [*map(str, range(500))])))
+    ((orders, payloads),) = found
+    assert type(orders) is DerivedOrders
+    assert type(orders.bases) is RecordOrders
+    assert orders.bases._materialised is None
+    assert (type(orders.bases.places) is AllBut) is (least < 250)
+    assert orders == [order + CHILD[0] for at, order in enumerate(orders_of(500)) if at in places]
+    assert list(payloads) == places
+    assert column_of(payloads, str) == [*map(str, places)]
+
+
 @pytest.mark.parametrize(("shape", "function"), [("filter", half), ("one", negated)])
 @given(numbers)
 def test_a_function_within_another_gives_the_same_as_the_whole(
@@ -167,6 +211,23 @@ def test_a_run_calls_its_function_once_for_each_payload(shape: MapShape) -> None
     assert called == [*range(10)]
     assert [payload for _, _, _, payload, _ in behind.failed] == [0, 3, 6, 9]
     assert len(behind.emitted) == 6
+
+
+@pytest.mark.parametrize("kept", [[5], range(0, 500, 2), range(5, 500)])
+def test_a_filter_of_many_calls_its_function_once_for_each(kept: Sequence[int]) -> None:
+    called: list[int] = []
+
+    def function(n: int) -> Any:
+        called.append(n)
+        if n % 100 == 0:
+            raise ValueError(n)
+        return n in kept
+
+    behind = Behind()
+    map_run(Map("map", function=function, shape="filter"), 0, behind.run, behind.fail)(orders_of(500), 0, range(500))
+    assert called == [*range(500)]
+    assert [payload for _, _, _, payload, _ in behind.failed] == [0, 100, 200, 300, 400]
+    assert [payload for _, _, _, payload in behind.emitted] == [n for n in kept if n % 100]
 
 
 @pytest.mark.parametrize("few", [0, 1])

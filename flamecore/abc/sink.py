@@ -231,7 +231,8 @@ class Sink(ABC):
 
         Args:
             time: Everything with a time below it has been delivered once this returns. Grows from call to call.
-            payloads: The payloads to deliver, in meta order; never empty.
+            payloads: The payloads to deliver, in meta order; never empty. Others may hold the same list: it must not be
+                changed.
 
         Raises:
             SinkError: It could not be stored, or another run has taken over (field `fenced`). The job stops; nothing of

@@ -68,7 +68,7 @@ class SinkWriter:
         """
         if self._translate is not None:
             payloads = [self._translate(payload) for payload in payloads]
-        elif not self._encoded or type(payloads) is not Lines:
+        elif type(payloads) is not list and not (self._encoded and type(payloads) is Lines):
             payloads = list(payloads)  # only a sink whose encoder makes lines gets lines
         # One batch at a time, also against syncs: a sink stores a batch and its time in one step,
         # and two at once could store them out of order.

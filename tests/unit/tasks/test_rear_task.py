@@ -13,6 +13,7 @@ from flamecore.abc.sink import Encode, Guarantee, Sink
 from flamecore.abc.source import EdgeContext
 from flamecore.abc.transport import Delivery, Endpoint
 from flamecore.errors import SinkError
+from flamecore.model.batch import Beside, Rows
 from flamecore.model.messages import Delivered, Released
 from flamecore.model.meta import GlobalTime
 from flamecore.runtime.config.layers import from_program
@@ -83,8 +84,8 @@ def released(time: int, *payloads: str) -> Delivery:
 
 
 class Bench:
-    def __init__(self) -> None:
-        self.sink, self.endpoint = Slow(), Here()
+    def __init__(self, sink: Slow | None = None) -> None:
+        self.sink, self.endpoint = sink or Slow(), Here()
         self.rear = RearTask(
             Collector("out", 1),
             self.sink,
@@ -214,6 +215,36 @@ def test_workers_encode_payloads_for_a_sink(workers: int, barrier: bool) -> None
     sink = Shouting()
     words = run_loud(sink, workers, barrier=barrier)
     assert sorted(sink.given) == sorted(word.upper() for word in words)
+
+
+class Kept(Slow):
+    """Keeps the batches as they are given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.given: list[Sequence[Any]] = []
+
+    async def write(self, time: int, payloads: Sequence[Any]) -> None:
+        self.given.append(payloads)
+
+
+def test_a_sink_is_given_lists_which_are_not_copied_for_it() -> None:
+    async def body() -> None:
+        sink = Kept()
+        bench = Bench(sink)
+        words, rows = ["a", "b"], Rows([["a", "b"], [1, 2]])
+        for time, payloads in ((5, words), (6, rows), (7, Beside(words, (len, [1, 1])))):
+            orders = [GlobalTime(time - 1, 1).encode() + bytes([number]) for number in range(len(payloads))]
+            bench.endpoint.come.put_nowait(Delivery("worker/0", Released(0, time, orders, payloads, [])))
+            await settle()
+        first, second, third = sink.given
+        assert first is words
+        assert second == [("a", 1), ("b", 2)]
+        assert [*map(type, sink.given)] == [list, list, list]
+        assert third == words
+        bench.task.cancel()
+
+    asyncio.run(body())
 
 
 class Hoarse(Shouting):

@@ -13,9 +13,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 API: int = 1
+
+SUPERVISOR: Final = "supervisor"
+"""The name of the process that controls a job, and that others look for."""
 
 
 class Delivery(NamedTuple):
@@ -46,12 +49,15 @@ class Outlook:
         place: Place where other processes would reach this one, in words for people; empty: none can.
         join: The address that `flamestream worker --join` takes to find this process, with one of the transport's
             schemes; empty: it is not known before it starts.
+        known_by: The option, with a value as in a job file, by which that address would be known, such as
+            `listen = "127.0.0.1:7070"`; empty: there is none, or it is known.
         tls: Whether messages that leave the process are encrypted; None: they do not leave this machine.
         missing: Protection that is missing on the way to other machines, and that the options allow to be missing.
     """
 
     place: str = ""
     join: str = ""
+    known_by: str = ""
     tls: bool | None = None
     missing: tuple[str, ...] = ()
 
@@ -76,7 +82,7 @@ class TransportContext:
         job: Identifies the job; a frame of another job is refused.
         incarnation: Number of this start of the job; a frame of an earlier one is a ghost and is refused.
         codec: Encodes and decodes messages (`flamecore.runtime.codec.codec.Codec`), for transports that carry bytes.
-        node: Name of this process in the job.
+        node: Name of this process in the job; `SUPERVISOR` for the one that controls it.
         token: Shared secret of the job; a peer that does not show it is refused. Empty: none is asked for.
         folder: Folder for sockets of this job; only its user has access. Empty: none.
         locate: Returns the location (the result of `Transport.start` there) of the process that an address lives in;

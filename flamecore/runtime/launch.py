@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flamecore.abc.config import HERE, JobConfig
-from flamecore.abc.transport import TransportContext
+from flamecore.abc.transport import SUPERVISOR, TransportContext
 from flamecore.errors import ConfigError
 from flamecore.model.flow import FlowGraph
 from flamecore.runtime.cluster.placement import TOKEN, check_findable, refusals
@@ -61,7 +61,8 @@ def job_of(spec: JobSpec) -> AnyJob:
         FlameError: The first of the problems; the others are its notes.
     """
     spec.problems.raise_first()
-    transport = spec.transport(TransportContext(job=spec.name, token=os.environ.get(TOKEN, "")))
+    context = TransportContext(job=spec.name, node=SUPERVISOR, token=os.environ.get(TOKEN, ""))
+    transport = spec.transport(context)
     if not spec.given:
         spec.problems.extend(refusals(spec.config, transport, spec.store(), os.environ))
         if spec.has_host:

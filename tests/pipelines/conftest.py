@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -18,11 +19,14 @@ def over(request: pytest.FixtureRequest) -> Iterator[list[str]]:
         yield settings
 
 
-@pytest.fixture(params=[GRPC, NATS])
+@pytest.fixture(params=["socket", GRPC, NATS])
 def joinable(request: pytest.FixtureRequest) -> Iterator[list[str]]:
-    """Yield settings that choose a transport by which a job can be joined from elsewhere."""
-    with chosen(request.param) as settings:
-        yield settings
+    """Yield settings that choose a transport by which a job can be joined from elsewhere.
+
+    The last one says where, but over gRPC, where each job takes a port of its own.
+    """
+    with chosen(request.param) as settings, TemporaryDirectory(prefix="fs") as folder:
+        yield [*settings, f"transport.socket.folder={folder}"] if request.param == "socket" else settings
 
 
 @contextmanager

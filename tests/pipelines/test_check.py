@@ -10,9 +10,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from flamecore.abc.transport import Transport
+from flamecore.abc.transport import Outlook, Transport, TransportContext
 from flamecore.cli import main
+from flamecore.errors import ConfigError
 from flamecore.runtime.cluster.job import ClusterJob
+from flamecore.runtime.cluster.placement import check_findable
+from flamecore.runtime.config.layers import from_program
+from flamecore.runtime.config.read import make_config
+from flamestream_sockets import SocketTransport
 
 pytestmark = pytest.mark.usefixtures("installed")
 
@@ -226,10 +231,21 @@ def test_a_supervisor_that_workers_cannot_find_is_refused() -> None:
         assert f"workers would have no way to find the supervisor: it would listen at {place}" in problems(done)
 
 
-def test_a_supervisor_that_no_worker_could_find_over_a_transport_names_another() -> None:
+def test_a_supervisor_that_no_worker_could_find_names_the_option_of_its_transport() -> None:
     done = check("[transport]\nuse = 'socket'\n[deploy]\nstart = 'join'")
     assert "it would listen at a unix socket in a folder of the job" in problems(done)
-    assert '[transport.grpc] listen = "127.0.0.1:7070", with transport.use = "grpc".' in problems(done)
+    assert 'Name a place, such as [transport.socket] folder = "/tmp/NAME".' in problems(done)
+
+
+def test_a_supervisor_that_no_worker_could_find_over_a_transport_names_another() -> None:
+    """Strangers' transports may have no such option."""
+    config = make_config(from_program({"deploy.start": "join"}), environ={})
+    transport = SocketTransport(None, TransportContext("words"))
+    with pytest.raises(ConfigError, match="it would listen at home") as caught:
+        check_findable(config, transport, Outlook("home"), listed=False)
+    assert '[transport.grpc] listen = "127.0.0.1:7070", with transport.use = "grpc".' in caught.value.hint
+    check_findable(config, transport, Outlook("home"), listed=True)
+    check_findable(config, transport, Outlook("home", join="socket:///home"), listed=False)
 
 
 @pytest.mark.grpc

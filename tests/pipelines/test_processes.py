@@ -17,6 +17,7 @@ from random import Random
 from textwrap import dedent
 
 import pytest
+from words import where_joined
 
 APP = """
     import flamecore as fc
@@ -507,7 +508,7 @@ def test_the_supervisor_names_the_workers_it_waits_for(
     if "transport.use=grpc" in joinable:
         joinable = [*joinable, "--set", f"transport.grpc.listen={here.partition('://')[2]}"]
     else:
-        here = joinable[-1].split('"')[1]
+        here = where_joined(joinable)
     ended = run(
         "run", app, "--source", "lines=lines", "--set", f"source.lines.path={lines}", *joinable, "-w", "2",
         *(["-q"] if quiet else []), "--set", "deploy.start=join", "--set", "deploy.acker=own",

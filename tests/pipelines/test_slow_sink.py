@@ -18,7 +18,7 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
-from words import free_port
+from words import free_port, where_joined
 
 RATE = 500
 """Records a second that the sink takes. A file of such lines brings more than a hundred times as many."""
@@ -97,7 +97,7 @@ def started(folder: Path, over: list[str]) -> Iterator[tuple[subprocess.Popen[by
         here = f"127.0.0.1:{free_port()}"
         over, address = [*over, f"transport.grpc.listen={here}"], f"grpc://{here}"
     else:
-        address = over[-1].split('"')[1]
+        address = where_joined(over)
     settings = [*over, "source.lines.path=lines.txt", f"job.max_in_flight={CREDIT}"]
     command = [sys.executable, "-m", "flamecore", "run", "app.py", "-w", "2", "-q", "--source", "lines=lines"]
     command += ["--sink", "out=slow", *(f"--set={setting}" for setting in settings)]

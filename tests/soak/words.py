@@ -284,8 +284,9 @@ class Joined:
     @property
     def _door(self) -> tuple[str, list[str]]:
         """Return the address of the job, and the options to join it."""
-        if "transport.use=nats" in self.words.over:
-            return _server(self.words.over), []
+        over = self.words.over
+        if "transport.use=grpc" not in over:
+            return where_joined(over), [f"--set={over[-1]}"] if "transport.use=socket" in over else []
         return f"grpc://127.0.0.1:{self.port}", ["--set=transport.grpc.listen=127.0.0.1:0"]
 
     def said(self, name: str) -> str:
@@ -297,6 +298,13 @@ class Joined:
         for process in self.started:
             process.kill()
             process.wait()
+
+
+def where_joined(over: list[str]) -> str:
+    """Return the address of a job by the setting that says where it listens, the last one but over gRPC."""
+    if "transport.use=socket" in over:
+        return f"socket://{over[-1].partition('=')[2]}/supervisor.sock"
+    return _server(over)
 
 
 def _server(over: list[str]) -> str:

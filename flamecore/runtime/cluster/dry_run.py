@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from flamecore.abc.config import HERE
-from flamecore.abc.transport import Outlook, Transport, TransportContext
+from flamecore.abc.transport import SUPERVISOR, Outlook, Transport, TransportContext
 from flamecore.model.hashing import KEY_GROUPS, owned_ranges
 from flamecore.model.plan import Plan
-from flamecore.runtime.cluster.placement import SUPERVISOR, TOKEN, check_findable, join_command, placed, refusals
+from flamecore.runtime.cluster.placement import TOKEN, check_findable, join_command, placed, refusals
 from flamecore.runtime.codec.codec import Codec
 from flamecore.runtime.config import defaults
 from flamecore.runtime.config.flow_loader import importable

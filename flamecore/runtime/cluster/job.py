@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from flamecore import events
 from flamecore.abc.config import DeployTable
 from flamecore.abc.registry import JobRegistry, RegistryContext
-from flamecore.abc.transport import Transport, TransportContext
+from flamecore.abc.transport import SUPERVISOR, Transport, TransportContext
 from flamecore.errors import FlameError
 from flamecore.logs import logger
 from flamecore.model.messages import CONTROL, Begin, Halt, Join, Load, Refusal, Rescale, Status, Stop, Upgrade
@@ -36,7 +36,7 @@ from flamecore.runtime.cluster.control_plane import ENDED, ControlPlane, Event, 
 from flamecore.runtime.cluster.lease import Lease
 from flamecore.runtime.cluster.membership import Membership
 from flamecore.runtime.cluster.nodes import NodeManager
-from flamecore.runtime.cluster.placement import SUPERVISOR, TOKEN
+from flamecore.runtime.cluster.placement import TOKEN
 from flamecore.runtime.cluster.reconfiguration import Reconfiguration
 from flamecore.runtime.cluster.restart_policy import RestartPolicy
 from flamecore.runtime.cluster.status import MOVE_S, Downtime, JobStatus

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from flamecore import events as log
 from flamecore._version import __version__
 from flamecore.abc.host import NodeHost, NodeSlot
+from flamecore.abc.transport import SUPERVISOR
 from flamecore.errors import FlameError, JobError, PeerGoneError, TransportError
 from flamecore.logs import logger
 from flamecore.model.messages import CONTROL, Assignment, Join, Left, NodeFailed, Refusal, Status, Stop, Welcome
@@ -18,7 +19,7 @@ from flamecore.model.plan import Plan
 from flamecore.runtime.cluster.context import JobContext
 from flamecore.runtime.cluster.control_plane import Event, Failed, Lost
 from flamecore.runtime.cluster.membership import Membership
-from flamecore.runtime.cluster.placement import SUPERVISOR, placed
+from flamecore.runtime.cluster.placement import placed
 from flamecore.runtime.config.read import config_of_node, encode_config
 from flamecore.runtime.engine.epoch import Epoch, FaultError
 from flamecore.runtime.engine.planning import acker_plan

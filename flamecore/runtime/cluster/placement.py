@@ -10,7 +10,7 @@ from typing import Final
 
 from flamecore.abc.config import HERE, JobConfig
 from flamecore.abc.store import Store
-from flamecore.abc.transport import Outlook, Transport
+from flamecore.abc.transport import SUPERVISOR, Outlook, Transport
 from flamecore.errors import ConfigError
 from flamecore.model.hashing import KEY_GROUPS
 from flamecore.runtime.config.defaults import EXAMPLE_TRANSPORT, STATE_IN_FOLDER
@@ -18,8 +18,9 @@ from flamecore.runtime.config.defaults import EXAMPLE_TRANSPORT, STATE_IN_FOLDER
 TOKEN: Final = "FLAMESTREAM_TOKEN"
 """The variable with the secret that the processes of a job share."""
 
-SUPERVISOR: Final = "supervisor"
 _JOINS: Final = 'deploy.start = "join"'
+_PLACE: Final = 'listen = "127.0.0.1:7070"'
+"""An option of the example of a transport that is reached from elsewhere."""
 
 
 def placed(
@@ -124,11 +125,12 @@ def check_findable(config: JobConfig, transport: Transport, outlook: Outlook, *,
     """
     joined = config.deploy.start == "join" and transport.capabilities.multi_process
     if joined and not outlook.join and not listed:
-        # A transport that listens in a private folder, and nowhere else, has no such option.
-        name = transport.name if hasattr(transport.options, "listen") else EXAMPLE_TRANSPORT
+        name, known_by = transport.name, outlook.known_by
+        if not known_by:
+            name, known_by = EXAMPLE_TRANSPORT, _PLACE
         raise ConfigError(
             f"{_JOINS}, and workers would have no way to find the supervisor: it would listen at {outlook.place}",
-            hint=f'Name a place, such as [transport.{name}] listen = "127.0.0.1:7070"'
+            hint=f"Name a place, such as [transport.{name}] {known_by}"
             + ("." if name == transport.name else f', with transport.use = "{name}".'),
-            path=f"transport.{name}.listen",
+            path=f"transport.{name}.{known_by.partition(' ')[0]}",
         )

@@ -17,7 +17,7 @@ from flamecore.logs import logger
 from flamecore.toolkit.frames import HEADER_BYTES
 from flamecore.toolkit.links.server import MOST_PEERS
 from flamecore.toolkit.links.transport import LinkedTransport
-from flamecore.toolkit.links.unix import keep_private, socket_path
+from flamecore.toolkit.links.unix import check_free, keep_private, path_in
 from flamestream_grpc.calls import METHOD, GrpcCall, GrpcConnection
 from flamestream_grpc.environment import CIPHERS, REFUSING_CIPHER
 from flamestream_grpc.options import Options, check, joined, parse
@@ -33,6 +33,9 @@ _SLACK_BYTES = 2**20
 
 _ELSEWHERE = "set listen to 127.0.0.1:0 under [transport.grpc]"
 """The remedy where a unix socket cannot be had."""
+
+_KNOWN_BY = 'listen = "127.0.0.1:7070"'
+"""The option of an address that is known before the job starts."""
 
 _AHEAD_BYTES = 2**20
 """Most bytes on their way to a process that gRPC there has not read."""
@@ -83,13 +86,14 @@ class GrpcTransport(LinkedTransport):
 
             read(self.options)
         if self.options.listen == "unix":
-            return Outlook("a unix socket in a folder of the job")
+            return Outlook("a unix socket in a folder of the job", known_by=_KNOWN_BY)
         host, port = parse(self.options.listen)
         missing = exposed(joined(host, port), self.options, self.context.token)
         shown, port = self._advertised(host, port)
         place = joined(shown, port) if port else f"{shown}, at any port that is free"
         join = f"grpc://{place}" if port else ""
-        return Outlook(place, join=join, tls=self.options.secured, missing=tuple(missing))
+        known_by = "" if join else _KNOWN_BY
+        return Outlook(place, join=join, known_by=known_by, tls=self.options.secured, missing=tuple(missing))
 
     async def start(self) -> str:
         credentials = None
@@ -99,7 +103,7 @@ class GrpcTransport(LinkedTransport):
             self._certificates = Certificates(self.options)
             credentials = self._certificates.of_server()
         if self.options.listen == "unix":
-            path = socket_path(self.context.folder, self.context.node, _ELSEWHERE)
+            path = check_free(path_in(self.context.folder, self.context.node, _ELSEWHERE))
             await self._listen(f"unix:{path}", None)
             keep_private(path)
             self.location = f"unix:{path}"

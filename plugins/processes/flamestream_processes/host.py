@@ -28,11 +28,13 @@ class Processes(ProcessHost):
     def complete(cls, options: Any, config: JobConfig) -> JobConfig:
         """Return the configuration with sockets as the transport, if nothing speaks against them.
 
-        The transport stays open if workers join, which may be elsewhere; if there are options of the one that is
-        reached from elsewhere; and on systems without unix sockets.
+        The transport stays open if workers join, which may be elsewhere, unless a folder for sockets is named; if there
+        are options of the one that is reached from elsewhere; and on systems without unix sockets.
         """
         transport = config.transport
-        if transport.use or config.deploy.start == "join" or _REACHED_FROM_ELSEWHERE in transport.tables:
+        if transport.use or _REACHED_FROM_ELSEWHERE in transport.tables:
+            return config
+        if config.deploy.start == "join" and not transport.tables.get(_TRANSPORT, {}).get("folder"):
             return config
         if not hasattr(socket, "AF_UNIX"):
             return config

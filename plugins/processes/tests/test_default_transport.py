@@ -193,20 +193,32 @@ def test_workers_that_join_are_told_where_to_listen(here: Folder) -> None:
     assert 'Name a place, such as [transport.grpc] listen = "127.0.0.1:7070".' in done.stderr
 
 
-@pytest.mark.grpc
-@pytest.mark.parametrize("joining", [False, True])
-def test_a_place_to_listen_at_chooses_the_transport_that_has_one(here: Folder, joining: bool) -> None:
-    del here.environ["PYTHONPATH"]
+def test_workers_that_join_over_sockets_need_a_folder_that_is_named(here: Folder) -> None:
     here.environ["FLAMESTREAM_TOKEN"] = TOKEN
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        place = f"127.0.0.1:{found.getsockname()[1]}"
-    settings = [f"transport.grpc.listen={place}", "job.max_in_flight=64", *(["deploy.start=join"] if joining else [])]
+    options = [part for setting in ("deploy.start=join", "transport.use=socket") for part in ("--set", setting)]
+    done = here.call(here.job("run", "-w", "2", "--on", "processes", *options))
+    assert done.returncode == 2
+    assert 'Name a place, such as [transport.socket] folder = "/tmp/NAME".' in done.stderr
+
+
+@pytest.mark.parametrize("transport", ["socket", pytest.param("grpc", marks=pytest.mark.grpc)])
+@pytest.mark.parametrize("joining", [False, True])
+def test_a_place_to_listen_at_chooses_the_transport_that_has_one(here: Folder, transport: str, joining: bool) -> None:
+    here.environ["FLAMESTREAM_TOKEN"] = TOKEN
+    if transport == "grpc":
+        del here.environ["PYTHONPATH"]
+        with socket.socket() as found:
+            found.bind(("127.0.0.1", 0))
+            place = f"127.0.0.1:{found.getsockname()[1]}"
+        chosen, address = f"transport.grpc.listen={place}", f"grpc://{place}"
+    else:
+        chosen, address = f"transport.socket.folder={here.sockets}/j", f"socket://{here.sockets}/j/supervisor.sock"
+    settings = [chosen, "job.max_in_flight=64", *(["deploy.start=join"] if joining else [])]
     options = [part for setting in settings for part in ("--set", setting)]
     job = here.start(here.job("run", "-q", "-w", "2", "--on", "processes", *options))
-    join = [sys.executable, "-m", "flamecore", "worker", "--join", f"grpc://{place}", "--job", "words", "--name"]
+    join = [sys.executable, "-m", "flamecore", "worker", "--join", address, "--job", "words", "--name"]
     started = [job, *(here.start([*join, name]) for name in (("w1", "w2") if joining else ()))]
-    line = [sys.executable, "-m", "flamecore", "status", f"grpc://{place}", "--job", "words", "--json"]
+    line = [sys.executable, "-m", "flamecore", "status", address, "--job", "words", "--json"]
     try:
         end = time.monotonic() + 60
         while json.loads((asked := here.call(line)).stdout or "{}").get("items_in", 0) == 0:

@@ -68,6 +68,7 @@ def test_its_name_leads_to_it() -> None:
         ({"transport.use": "inproc"}, "inproc"),
         ({"deploy.start": "join"}, ""),
         ({"deploy.start": "join", "transport.socket.keepalive_s": 1}, ""),
+        ({"deploy.start": "join", "transport.socket.folder": "/tmp/words"}, "socket"),
         ({"transport.grpc.listen": "127.0.0.1:7070"}, ""),
         ({"transport.grpc.tls_ca": "ca.pem", "transport.socket.keepalive_s": 1}, ""),
     ],

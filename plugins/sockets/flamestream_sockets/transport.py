@@ -7,19 +7,20 @@ import socket
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from flamecore.abc.transport import JobAddress, Outlook, TransportContext
+from flamecore.abc.transport import SUPERVISOR, JobAddress, Outlook, TransportContext
 from flamecore.toolkit.frames import HEADER_BYTES
 from flamecore.toolkit.links.connection import BrokenConnectionError
 from flamecore.toolkit.links.options import LinkOptions, Seconds
 from flamecore.toolkit.links.server import MOST_PEERS
 from flamecore.toolkit.links.transport import LinkedTransport
-from flamecore.toolkit.links.unix import is_path, keep_private, socket_path
+from flamecore.toolkit.links.unix import check_free, is_path, keep_private, own_folder, path_in
 from flamestream_sockets.connections import Reception, SocketConnection
 from flamestream_sockets.peer import is_stopped
 from flamestream_sockets.pipe import Pipe
 
 _UNIX: Final = "unix:"
 _ELSEWHERE: Final = 'use another transport, such as grpc with listen = "127.0.0.1"'
+_SHORTEN: Final = "name a folder with a shorter path under [transport.socket]"
 _SLACK_BYTES: Final = 2**20
 """Most bytes by which a message exceeds a frame's body: head and addresses, or a batch of small frames."""
 _BACKLOG: Final = 128
@@ -30,9 +31,12 @@ class Options(LinkOptions, frozen=True, forbid_unknown_fields=True, kw_only=True
     """Options of the transport, besides those of links.
 
     Attributes:
+        folder: Folder of the sockets, one for each process; that of the job's control is `supervisor.sock`. Empty: a
+            private one, of another path each time.
         keepalive_s: Time after which a process that is stopped counts as lost. The end of one is detected immediately.
     """
 
+    folder: str = ""
     keepalive_s: Seconds = 5.0
 
 
@@ -73,11 +77,36 @@ class SocketTransport(LinkedTransport):
 
     # -- listening ---------------------------------------------------------------------------------------------------
 
+    @property
+    def _folder(self) -> str:
+        """Return the configured folder, in full; empty: there is none."""
+        return str(Path(self.options.folder).expanduser().absolute()) if self.options.folder else ""
+
     def outlook(self) -> Outlook:
-        return Outlook("a unix socket in a folder of the job")
+        if not self._folder:
+            return Outlook("a unix socket in a folder of the job", known_by='folder = "/tmp/NAME"')
+        own_folder(self._folder, make=False)
+        path = self._place()
+        if self.context.node != SUPERVISOR:
+            return Outlook(f"a unix socket in {self._folder}")
+        return Outlook(str(path), join=f"socket://{path}")
+
+    def _place(self) -> Path:
+        """Return the path to listen at."""
+        node = self.context.node
+        if not self._folder:
+            return path_in(self.context.folder, node, _ELSEWHERE)
+        # Peers know each other by their paths. A process that comes in place of a killed one of the same name is to be
+        # another one: only those that join look for a path that they know beforehand.
+        if node != SUPERVISOR:
+            node = f"{node}-{self.instance[:8]}"
+        return path_in(self._folder, node, _ELSEWHERE, _SHORTEN)
 
     async def start(self) -> str:
-        path = socket_path(self.context.folder, self.context.node, _ELSEWHERE)
+        if self._folder:
+            own_folder(self._folder, make=True)
+        path = self._place()
+        check_free(path)
         path.unlink(missing_ok=True)  # nobody listens there
         loop = asyncio.get_running_loop()
         self._listener = await loop.create_unix_server(

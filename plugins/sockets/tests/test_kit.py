@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from tempfile import TemporaryDirectory
 from typing import ClassVar
 
 import pytest
@@ -16,6 +18,17 @@ from flamestream_sockets import Options, SocketTransport
 class TestSocket(TransportTests):
     def make(self, context: TransportContext) -> Transport:
         return SocketTransport(None, context)
+
+
+class TestNamedFolder(TransportTests):
+    @pytest.fixture(autouse=True)
+    def _folder(self) -> Iterator[None]:
+        with TemporaryDirectory(prefix="fs") as folder:
+            self.folder = folder
+            yield
+
+    def make(self, context: TransportContext) -> Transport:
+        return SocketTransport(Options(folder=f"{self.folder}/job"), context)
 
 
 class TestRoomForOne(TransportTests):

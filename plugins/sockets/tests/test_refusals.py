@@ -263,6 +263,54 @@ def test_a_place_that_can_hold_no_socket_is_refused(folder: str, text: str) -> N
     asyncio.run(run())
 
 
+def test_a_folder_that_is_named_holds_the_sockets_of_the_job(tmp_path: Path) -> None:
+    async def run() -> None:
+        with TemporaryDirectory(prefix="fs") as place:
+            options = Options(folder=f"{place}/job")
+            made = SocketTransport(options, Pair(place).context("supervisor"))
+            assert made.outlook().join == f"socket://{place}/job/supervisor.sock"
+            assert not Path(f"{place}/job").exists(), "nothing has started"
+            assert await made.start() == f"unix:{place}/job/supervisor.sock"
+            assert made.address_of(made.outlook().join).control == made.location
+            assert stat.S_IMODE(Path(f"{place}/job").stat().st_mode) == 0o700
+            with pytest.raises(TransportError, match="is taken"):
+                await SocketTransport(options, Pair(place).context("supervisor")).start()
+            await asyncio.sleep(0.05)  # which has connected, and is accepted
+            workers = [SocketTransport(options, Pair(place).context("w1")) for _ in range(2)]
+            assert not workers[0].outlook().join
+            both = {await worker.start() for worker in workers}
+            assert len(both) == 2, "one that comes in place of another has a location of its own"
+            assert all(location.startswith(f"unix:{place}/job/w1-") for location in both)
+            for each in (made, *workers):
+                await each.aclose()
+            assert not [*Path(f"{place}/job").iterdir()]
+
+    asyncio.run(run())
+
+
+def test_a_folder_that_others_can_write_is_refused(tmp_path: Path) -> None:
+    async def run() -> None:
+        tmp_path.chmod(0o777)
+        with pytest.raises(TransportError, match=f"other users can write {tmp_path}") as caught:
+            await SocketTransport(Options(folder=str(tmp_path)), Pair("").context("a")).start()
+        assert f"chmod go-w {tmp_path}" in caught.value.hint
+        (tmp_path / "file").touch()
+        for name in ("file", "file/below", "none/below"):
+            with pytest.raises(TransportError, match="cannot be a folder of sockets: "):
+                await SocketTransport(Options(folder=str(tmp_path / name)), Pair("").context("a")).start()
+        with pytest.raises(TransportError, match="cannot be a folder of sockets: "):
+            SocketTransport(Options(folder=str(tmp_path / "file")), Pair("").context("a")).outlook()
+        (long := tmp_path / ("x" * 100)).mkdir(0o700)
+        made = SocketTransport(Options(folder=str(long)), Pair("").context("a"))
+        with pytest.raises(TransportError, match="is too long for a unix socket"):
+            made.outlook()
+        with pytest.raises(TransportError, match="is too long for a unix socket") as caught:
+            await made.start()
+        assert "Name a folder with a shorter path under [transport.socket]" in caught.value.hint
+
+    asyncio.run(run())
+
+
 def test_another_process_at_the_same_place_is_another_peer() -> None:
     async def run() -> None:
         async with pair(reconnect_timeout_s=LIMIT_S) as (made, sender, receiver, b):

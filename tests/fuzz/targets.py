@@ -7,6 +7,7 @@ script (`Script`): a fuzzer that had to guess checksums and proofs would see not
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import enum
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -15,6 +16,8 @@ from decimal import Decimal
 from functools import cache
 from itertools import count
 from typing import Any, Final, NamedTuple
+
+import msgspec
 
 Target = Callable[[bytes], None]
 
@@ -186,6 +189,80 @@ def codec() -> Target:
     return run
 
 
+def sockets() -> Target:
+    """Return a target for both ends of connections of the transport `socket`.
+
+    Only BrokenConnectionError may come, and messages do not depend on the pieces in which their bytes arrive.
+    """
+    from flamecore.toolkit.links.connection import BrokenConnectionError, Greeting
+    from flamestream_sockets.connections import SocketCall, SocketConnection
+    from flamestream_sockets.pipe import Pipe
+
+    most = 4096
+
+    class Line(asyncio.Transport):
+        """A way that takes everything; nothing comes over it once it is paused or closed."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.open, self.paused = True, False
+
+        def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+            """Set nothing."""
+
+        def write(self, data: Any) -> None:
+            """Write nothing."""
+
+        def pause_reading(self) -> None:
+            self.paused = True
+
+        def resume_reading(self) -> None:
+            self.paused = False
+
+        def close(self) -> None:
+            self.open = False
+
+        def abort(self) -> None:
+            self.open = False
+
+    async def read(pipe: Pipe, *, calling: bool, got: list[bytes]) -> None:
+        end: SocketCall | SocketConnection
+        if calling:
+            end = SocketConnection(pipe, 3600.0)
+            await end.greet(Greeting(b"token", b"hello", "unix:/nowhere", "one"), 3600.0)
+        else:
+            end = await SocketCall.taken(pipe)
+        while (body := await end.read()) is not None:
+            got.append(body)
+
+    async def heard(data: bytes, size: int, *, calling: bool) -> list[bytes]:
+        """Return what an end reads of bytes that come in pieces of a size."""
+        line, pipe, got = Line(), Pipe(most), list[bytes]()
+        pipe.connection_made(line)
+        reading = asyncio.create_task(read(pipe, calling=calling, got=got))
+        for start in range(0, len(data), size):
+            await asyncio.sleep(0)
+            assert not line.paused, "it reads all the time"
+            if not line.open:
+                break
+            pipe.data_received(data[start : start + size])
+        pipe.connection_lost(None)
+        with contextlib.suppress(BrokenConnectionError):
+            await reading
+        assert all(len(body) <= most for body in got)
+        return got
+
+    async def both(data: bytes) -> None:
+        calling, size = data[:1] > b"\x7f", 1 + int.from_bytes(data[1:2], "big")
+        some = await heard(data[2:], size, calling=calling)
+        assert some == await heard(data[2:], max(len(data), 1), calling=calling)
+
+    def run(data: bytes) -> None:
+        asyncio.run(both(data))
+
+    return run
+
+
 def grpc() -> Target:
     """Return a target for both ends of connections of the transport `grpc`."""
     from flamecore.abc.transport import TransportContext
@@ -345,7 +422,13 @@ def nats() -> Target:
     return run
 
 
-TARGETS: Final[dict[str, Callable[[], Target]]] = {"frames": frames, "codec": codec, "grpc": grpc, "nats": nats}
+TARGETS: Final[dict[str, Callable[[], Target]]] = {
+    "frames": frames,
+    "codec": codec,
+    "sockets": sockets,
+    "grpc": grpc,
+    "nats": nats,
+}
 
 
 def examples() -> Iterator[bytes]:
@@ -363,3 +446,12 @@ def examples() -> Iterator[bytes]:
             yield bytes([first]) + b"".join(bytes([0, 200, 5]) + size + body for _ in range(3))
             yield bytes([first]) + b"".join(bytes([200, 5]) + size + body + bytes([part]) for part in (1, 0, 2))
         yield bytes([0, 0, 67, 0, 1, 1, 5]) + size + body
+    # Messages of a socket, for each of its ends: what it has to hear first, and data.
+    greeting = msgspec.msgpack.encode((b"token", b"hello", "unix:/x", "one"))
+    for first, kind, opening in ((0, 1, greeting), (200, 2, b"one")):
+        for rest in (b"", _message(0, b"some") + _message(4, b""), _message(3, msgspec.msgpack.encode((True, "no")))):
+            yield bytes([first, 6]) + _message(kind, opening) + _message(0, b"") + rest
+
+
+def _message(kind: int, body: bytes) -> bytes:
+    return len(body).to_bytes(4, "big") + bytes([kind]) + body

@@ -16,7 +16,7 @@ SEEDS = sorted((HERE / "seeds").glob("*/*"))
 DAMAGED = 300
 
 
-TARGETS = ("frames", "codec", "grpc", "nats")
+TARGETS = ("frames", "codec", "sockets", "grpc", "nats")
 NEEDS = {"grpc": [pytest.mark.grpc], "nats": [pytest.mark.nats]}
 
 

@@ -16,6 +16,8 @@ from typing import Final, NamedTuple, cast
 from flamecore.toolkit.links.connection import BrokenConnectionError
 
 _HEAD: Final = struct.Struct(">IB")
+_MESSAGE_BYTES: Final = 64
+"""Memory that a message takes besides its bytes, about: it may be of none."""
 _AHEAD_BYTES: Final = 2**20
 """Most bytes that wait here to be read, or to be taken by the system; one message more may be among them."""
 
@@ -80,7 +82,7 @@ class Pipe(asyncio.Protocol):
             at = begin + size
             with memoryview(rest) as view:
                 self._arrived.append(Message(kind, bytes(view[begin:at])))
-            self._arrived_bytes += size
+            self._arrived_bytes += size + _MESSAGE_BYTES
         if at:
             del rest[:at]
             _wake(self._reader)
@@ -125,7 +127,7 @@ class Pipe(asyncio.Protocol):
             finally:
                 self._reader = None
         message = self._arrived.popleft()
-        self._arrived_bytes -= len(message.body)
+        self._arrived_bytes -= len(message.body) + _MESSAGE_BYTES
         if self._paused and self._arrived_bytes <= _AHEAD_BYTES // 2:
             self._paused = False
             if not self._broken and self._transport is not None:

@@ -102,6 +102,23 @@ def test_what_is_not_read_waits_at_the_sender() -> None:
     within_limit(work)
 
 
+def test_messages_without_bytes_wait_at_the_sender_too() -> None:
+    async def work() -> None:
+        pipe, theirs = await connected()
+        empty, count = struct.pack(">IB", 0, Kind.DATA), 2**20
+        sending = asyncio.create_task(asyncio.get_running_loop().sock_sendall(theirs, empty * count))
+        await asyncio.sleep(0.2)
+        assert not sending.done()
+        assert len(pipe._arrived) < count // 8
+        for _ in range(count):
+            assert await pipe.read() == (Kind.DATA, b"")
+        await sending
+        pipe.abort()
+        theirs.close()
+
+    within_limit(work)
+
+
 def test_a_writer_that_waits_learns_that_the_socket_is_broken() -> None:
     async def work() -> None:
         pipe, theirs = await connected()

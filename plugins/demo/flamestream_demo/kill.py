@@ -41,15 +41,12 @@ _CLEAR: Final = "\r\x1b[K"
 def command(ctx: click.Context, kills: int, seed: int | None, seconds: float) -> None:
     """Shoot at a running job, and see that nothing is lost and nothing comes twice.
 
-    The job is the inverted index as a cycle, on 4 workers and an acker in processes of their own, over gRPC, with its
+    The job is the inverted index as a cycle, on 4 workers and an acker in processes of their own, with its
     state in SQLite in a temporary folder. Workers, the acker and the supervisor are killed (SIGKILL); the supervisor is
     started again by the same command. In the end the output is compared with that of an undisturbed run.
 
     The exit code is 1 if anything was lost, came twice, or is different.
     """
-    from flamecore.runtime.config.plugins import PluginRegistry
-
-    PluginRegistry().get("transport", "grpc")  # raises an error that names the package to install
     if not hasattr(signal, "SIGKILL"):
         raise ConfigError("this system has no SIGKILL", hint="Run the demo on Linux or macOS.", path="")
     from flamestream_demo.shooting import WORKERS, Hunt, Target
@@ -60,7 +57,7 @@ def command(ctx: click.Context, kills: int, seed: int | None, seconds: float) ->
     if not quiet:
         click.echo(f"an inverted index, as a cycle, on {WORKERS} workers; seed {seed}")
     with (
-        tempfile.TemporaryDirectory(prefix="flamestream-demo-", ignore_cleanup_errors=True) as folder,
+        tempfile.TemporaryDirectory(prefix="fs-demo-", ignore_cleanup_errors=True) as folder,
         Target(Path(folder), seconds) as target,
     ):
         hunt = Hunt(target, kills, seconds, seed)

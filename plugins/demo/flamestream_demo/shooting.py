@@ -7,7 +7,6 @@ import os
 import random
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -49,13 +48,11 @@ pages_per_s = {pages_per_s}
 use = "jsonl"
 path = "{folder}/index.jsonl"
 
-[transport]
-use = "grpc"
-
-[transport.grpc]
-listen = "127.0.0.1:{port}"
+[transport.socket]
+folder = "{folder}/s"
 
 [deploy]
+on = "processes"
 acker = "own"
 restarts = 1000
 
@@ -113,9 +110,6 @@ class Target:
         self.recovered = threading.Semaphore(0)
         self._folder = folder
         self._token = secrets.token_hex(16)
-        with socket.socket() as found:
-            found.bind(("127.0.0.1", 0))
-            self._port = int(found.getsockname()[1])
         pages = len(topics())
         repeat = min(max(round(seconds * PAGES_PER_S / pages), 1), 255)
         (folder / "job.toml").write_text(
@@ -126,7 +120,6 @@ class Target:
                 repeat=repeat,
                 pages_per_s=repeat * pages / seconds,
                 folder=folder,
-                port=self._port,
             )
         )
         self._process: subprocess.Popen[str] | None = None
@@ -187,7 +180,7 @@ class Target:
     def undisturbed(self) -> subprocess.Popen[bytes]:
         """Start an undisturbed run of the same job, in one process at full speed."""
         settings = (
-            "transport.use=inproc",
+            "deploy.on=here",
             "job.workers=1",
             "source.pages.pages_per_s=1e9",
             f"sink.index.path={self._folder / 'undisturbed.jsonl'}",
@@ -205,13 +198,13 @@ class Target:
         """
         folder = tempfile.mkdtemp(dir=self._folder)
         bootstrap = {
-            "transport": "grpc",
+            "transport": "socket",
             "options": {},
             "job": self.name,
             "incarnation": 1,
             "token": self._token,
             "folder": folder,
-            "control": f"127.0.0.1:{self._port}",
+            "control": f"unix:{self._folder}/s/supervisor.sock",
             "node": f"demo-{secrets.token_hex(3)}",
             "role": "observer",
         }

@@ -57,7 +57,6 @@ def test_wrong_lines_are_counted(tmp_path: Path, text: bytes, wanted: tuple[int,
     assert figures(Follower(path, LINES)) == wanted
 
 
-@pytest.mark.grpc
 def test_all_roles_are_killed_soon() -> None:
     from flamestream_demo.shooting import order_of
 
@@ -68,7 +67,6 @@ def test_all_roles_are_killed_soon() -> None:
 
 
 @pytest.mark.skipif(not entry_points(group="flamestream.command", name="demo"), reason="flamestream is not installed")
-@pytest.mark.grpc
 @pytest.mark.skipif(sys.platform == "win32", reason="kills as POSIX does")
 def test_the_output_survives_three_kills() -> None:
     line = [sys.executable, "-m", "flamecore", "demo", "kill", "--kills", "3", "--for", "8", "--seed", "5", "--json"]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from flamecore.testing.checks.sink_state import check_sink
     from flamecore.testing.checks.sources import check_live, check_source
     from flamecore.testing.checks.stores import StoreTests, check_store
-    from flamecore.testing.checks.transports import TransportTests, check_transport
+    from flamecore.testing.checks.transports import FaultyTransportTests, TransportTests, check_transport
     from flamecore.testing.faults import Faulty, Proxy
     from flamecore.testing.flows.deterministic import acker_named, assert_deterministic
     from flamecore.testing.flows.exactly_once import assert_exactly_once
@@ -69,6 +69,7 @@ _WHERE: Final = {
     "TransportFlowTests": "flows.over_transport",
     "check_flows": "flows.over_transport",
     "Tombstones": "models.tombstones",
+    "FaultyTransportTests": "checks.transports",
     "TransportTests": "checks.transports",
     "check_transport": "checks.transports",
 }
@@ -79,6 +80,7 @@ __all__ = [
     "Crashes",
     "Failed",
     "Faulty",
+    "FaultyTransportTests",
     "LocalTimes",
     "Machine",
     "Proxy",

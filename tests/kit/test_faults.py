@@ -12,7 +12,7 @@ import pytest
 
 from flamecore.abc.transport import Delivery, Transport, TransportContext
 from flamecore.testing.bench.transports import Make, Note, Setup
-from flamecore.testing.checks.transports import CHECKS, TransportTests, check_channels
+from flamecore.testing.checks.transports import CHECKS, FaultyTransportTests, TransportTests, check_channels
 from flamecore.testing.faults import BAD_NETWORKS, Disconnects, Faulty, Proxy
 from flamecore.testing.laws import LawBroken
 from flamestream_inproc import InprocTransport, Options
@@ -66,6 +66,21 @@ def test_a_transport_that_breaks_under_faults_is_caught(wrong: type[InprocTransp
     assert broken(lucky) == ""
     assert broken(unlucky) == law
     gc.collect()  # what the failed check has left waiting says so now, and not in the midst of something else
+
+
+def test_the_kit_fails_if_a_fault_does_not_happen() -> None:
+    class Never(FaultyTransportTests):
+        most = 100
+        seeds = (1,)
+        faults = ("full", "disconnect")
+
+        def make(self, context: TransportContext) -> Transport:
+            return InprocTransport(Options(room=20), context)
+
+    never = Never()
+    with pytest.raises(AssertionError):
+        never.test_every_fault_happened()
+    assert never._missing() == {"disconnect"}
 
 
 def test_the_same_seed_gives_the_same_faults() -> None:

@@ -1,7 +1,7 @@
-"""The public kit for transports: `check_transport(make)`, or `TransportTests`.
+"""The public kit for transports: `check_transport(make)`, or `TransportTests`, and `FaultyTransportTests`.
 
-The class is for pytest: `class TestMine(TransportTests)`. Nothing here needs a test runner. The checks test a transport
-against the laws of `flamecore.abc.transport`, by the names that `LawBroken.law` gives:
+The classes are for pytest: `class TestMine(TransportTests)`. Nothing here needs a test runner. The checks test a
+transport against the laws of `flamecore.abc.transport`, by the names that `LawBroken.law` gives:
 
 * `order`: a channel never reorders, `send` and `send_nowait` taken together;
 * `loss`, `twice`, `content`: every message arrives, once, as it was sent, with the name of its sender;
@@ -19,16 +19,27 @@ A transport that claims `multi_process` is checked twice: all addresses in one p
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any, Final
 
 from flamecore.abc.transport import Endpoint, JobAddress, Transport, TransportContext
 from flamecore.errors import CodecError, PeerGoneError, TransportClosedError, TransportError
 from flamecore.runtime.config.schemes import has_scheme, schemes_of
 from flamecore.testing.bench.transports import LIMIT_S, Bench, Make, Note, Setup, judge, setups
+from flamecore.testing.faults import Faulty
 from flamecore.testing.laws import LawBroken
 
-__all__ = ["CHECKS", "LawBroken", "Make", "Setup", "TransportTests", "check_transport", "setups"]
+__all__ = [
+    "CHECKS",
+    "FaultyTransportTests",
+    "LawBroken",
+    "Make",
+    "Setup",
+    "TransportTests",
+    "check_transport",
+    "setups",
+]
 
 _STALL_S: Final = 0.05
 
@@ -354,3 +365,54 @@ class TransportTests:
 
     def test_flags(self) -> None:
         self.hold(check_flags)
+
+
+class FaultyTransportTests(TransportTests):
+    """The checks with faults all the time, see `flamecore.testing.faults.Faulty`. Must be given: `make`.
+
+    Every fault has to happen in the course of the checks, or they would show nothing.
+
+    Attributes:
+        seeds: Seeds of the faults; each check is run with each of them.
+        faults: Names of the faults that have to happen: those of `Faulty.faults`, and of `refused` if the transport
+            counts there what it has refused.
+    """
+
+    most: int = 1000
+    seeds: Sequence[int] = (1, 2)
+    faults: Collection[str] = ("delay", "full", "reorder")
+    _happened: Counter[str]
+
+    def __init_subclass__(cls) -> None:
+        cls._happened = Counter()
+
+    def hold(self, check: Callable[[Setup], Awaitable[None]]) -> None:
+        """Run one check in all setups of the transport, with the faults of each seed."""
+        for seed in self.seeds:
+            self._hold(check, seed)
+
+    def _hold(self, check: Callable[[Setup], Awaitable[None]], seed: int) -> None:
+        made: list[Faulty] = []
+
+        def make(context: TransportContext) -> Transport:
+            made.append(Faulty(self.make(context), seed=seed))
+            return made[-1]
+
+        async def run(setup: Setup) -> None:
+            await check(setup)
+
+        for setup in setups(make, limit_s=self.limit_s, most=self.most):
+            asyncio.run(run(setup))
+        for faulty in made:
+            self._happened.update(faulty.faults)
+            self._happened.update(getattr(faulty.transport, "refused", {}))
+
+    def test_every_fault_happened(self) -> None:
+        # The other tests may have run before, or not at all.
+        for check in CHECKS:
+            if self._missing():
+                self.hold(check)
+        assert self._missing() == set()
+
+    def _missing(self) -> set[str]:
+        return {fault for fault in self.faults if not self._happened[fault]}

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from msgspec import structs
 
 from flamecore.abc.transport import Transport, TransportContext
-from flamecore.testing.checks.transports import TransportTests
-from flamecore.testing.faults import BAD_NETWORKS, Faulty, Proxy
+from flamecore.testing.checks.transports import FaultyTransportTests, TransportTests
+from flamecore.testing.faults import BAD_NETWORKS, Proxy
 from flamestream_nats import NatsTransport, Options
 from flamestream_nats.channels.exchange import Exchange
 from flamestream_nats.testing import NatsServer
@@ -59,31 +58,9 @@ class TestSmallMessages(_Served):
             yield
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-class TestBadLuck(_Served):
-    """A faulty transport; every fault must have happened in the course of the checks."""
-
-    most = 1000
+class TestBadLuck(FaultyTransportTests, _Served):
     options = {"window_frames": 64}
-    happened: ClassVar[Counter[str]] = Counter()
-    made: ClassVar[list[Faulty]] = []
-
-    @pytest.fixture(autouse=True)
-    def _seed(self, seed: int) -> None:
-        self.seed = seed
-
-    def make(self, context: TransportContext) -> Transport:
-        faulty = Faulty(super().make(context), seed=self.seed)
-        self.made.append(faulty)
-        return faulty
-
-    def test_every_fault_happened(self) -> None:
-        for faulty in self.made:
-            assert isinstance(faulty.transport, NatsTransport)
-            self.happened.update(faulty.faults)
-            self.happened.update(faulty.transport.refused)
-        expected = {"delay", "full", "reorder", "disconnect", "repeat", "duplicate"}
-        assert {fault for fault in expected if not self.happened[fault]} == set()
+    faults = ("delay", "full", "reorder", "disconnect", "repeat", "duplicate")
 
 
 class Proxied(NatsTransport):

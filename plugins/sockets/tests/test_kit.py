@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from tempfile import TemporaryDirectory
-from typing import ClassVar
 
 import pytest
 
 from flamecore.abc.transport import Transport, TransportContext
-from flamecore.testing.checks.transports import TransportTests
-from flamecore.testing.faults import BAD_NETWORKS, Faulty, Proxy
+from flamecore.testing.checks.transports import FaultyTransportTests, TransportTests
+from flamecore.testing.faults import BAD_NETWORKS, Proxy
 from flamestream_sockets import Options, SocketTransport
 
 
@@ -45,30 +43,11 @@ class TestRoomForFewBytes(TransportTests):
         return SocketTransport(Options(window_frames=256, window_bytes=10_000), context)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-class TestBadLuck(TransportTests):
-    """A faulty transport; every fault must have happened in the course of the checks."""
-
-    most = 1000
-    happened: ClassVar[Counter[str]] = Counter()
-    made: ClassVar[list[Faulty]] = []
-
-    @pytest.fixture(autouse=True)
-    def _seed(self, seed: int) -> None:
-        self.seed = seed
+class TestBadLuck(FaultyTransportTests):
+    faults = ("delay", "full", "reorder", "disconnect", "repeat", "repeated")
 
     def make(self, context: TransportContext) -> Transport:
-        faulty = Faulty(SocketTransport(Options(window_frames=64), context), seed=self.seed)
-        self.made.append(faulty)
-        return faulty
-
-    def test_every_fault_happened(self) -> None:
-        for faulty in self.made:
-            assert isinstance(faulty.transport, SocketTransport)
-            self.happened.update(faulty.faults)
-            self.happened.update(faulty.transport.refused)
-        expected = {"delay", "full", "reorder", "disconnect", "repeat", "repeated"}
-        assert {fault for fault in expected if not self.happened[fault]} == set()
+        return SocketTransport(Options(window_frames=64), context)
 
 
 class Proxied(SocketTransport):

@@ -93,7 +93,7 @@ class AllBut(Sequence[int]):
     def __init__(self, gone: Sequence[int], size: int) -> None:
         self.gone, self.size = gone, size
         self._before = [*map(sub, gone, range(len(gone)))]
-        """How many numbers come before each that is left out."""
+        """For each number that is left out, the count of those kept before it."""
 
     def __len__(self) -> int:
         return self.size - len(self.gone)

@@ -41,9 +41,9 @@ _CLEAR: Final = "\r\x1b[K"
 def command(ctx: click.Context, kills: int, seed: int | None, seconds: float) -> None:
     """Shoot at a running job, and see that nothing is lost and nothing comes twice.
 
-    The job is the inverted index as a cycle, on 4 workers and an acker in processes of their own, with its
-    state in SQLite in a temporary folder. Workers, the acker and the supervisor are killed (SIGKILL); the supervisor is
-    started again by the same command. In the end the output is compared with that of an undisturbed run.
+    The job is the inverted index as a cycle, on 4 workers and an acker in processes of their own, with its state in
+    SQLite in a temporary folder. Workers, the acker and the supervisor are killed (SIGKILL); the supervisor is started
+    again by the same command. In the end the output is compared with that of an undisturbed run.
 
     The exit code is 1 if anything was lost, came twice, or is different.
     """

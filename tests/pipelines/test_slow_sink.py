@@ -26,6 +26,9 @@ RATE = 500
 SECONDS = 6
 """How long it is looked at, unless FLAMESTREAM_SLOW_SINK_S says otherwise."""
 
+STATUSES = 9
+"""How often the job's status is looked at meanwhile."""
+
 RECORD_BYTES = 2_000
 CREDIT = 2_048
 
@@ -131,18 +134,21 @@ def test_memory_is_bounded_and_the_source_is_held_back(tmp_path: Path, joinable:
         first = memory_mb(pids)
         while status(address, environment)["items_out"].get("out", 0) < RATE:  # it delivers, as slowly as it can
             assert time.monotonic() < end, "it has not delivered in time"
-        looks = [memory_mb(pids)]
+        looks, statuses = [memory_mb(pids)], []
         start = time.monotonic()
-        while time.monotonic() < start + seconds:
+        while (since := time.monotonic() - start) < seconds:
             time.sleep(0.1)
             looks.append(memory_mb(pids))
-        facts = status(address, environment)
+            if since * STATUSES >= len(statuses) * seconds:
+                statuses.append(status(address, environment))
         assert job.poll() is None, (tmp_path / "errors.txt").read_text()
     print(f"{first:.0f} MB at the start, then {min(looks):.0f} to {max(looks):.0f}")
     assert max(looks) < min(looks) + BOUND_MB, looks
     early, late = looks[: len(looks) // 3], looks[-len(looks) // 3 :]
     assert max(late) < max(early) + BOUND_MB / 4, "it does not grow with time"
-    assert facts["in_flight"] <= CREDIT
-    assert facts["in_flight"] > CREDIT // 2, "all that it may admit is waiting for the sink"
-    assert facts["held_back"] == 1, "the front stands still"
-    assert facts["items_in"] <= facts["items_out"]["out"] + CREDIT + RATE, "what was read is what the sink asked for"
+    for facts in statuses:
+        assert facts["in_flight"] <= CREDIT
+        assert facts["items_in"] <= facts["items_out"]["out"] + CREDIT + RATE, "what was read is what the sink asked for"
+    # A part of the looks may fall into the moments in which the front reads what the sink has made room for.
+    waiting = [facts for facts in statuses if facts["held_back"] == 1 and facts["in_flight"] > CREDIT // 2]
+    assert len(waiting) > len(statuses) / 2, "the front stands still, and all that it may admit waits for the sink"

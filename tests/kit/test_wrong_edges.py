@@ -420,6 +420,15 @@ class HoldsSomethingFromTheStart(RightSink):
         return max(await super().open(), 5)
 
 
+class EmptiesItsBatches(RightSink):
+    """It takes the payloads out of the list, which another sink may hold, too."""
+
+    async def write(self, time: int, payloads: Sequence[Any]) -> None:
+        await super().write(time, payloads)
+        if isinstance(payloads, list):
+            payloads.clear()
+
+
 class LosesTheLastPayload(RightSink):
     async def write(self, time: int, payloads: Sequence[Any]) -> None:
         await super().write(time, payloads[:-1] if len(payloads) > 2 else payloads)
@@ -611,6 +620,7 @@ def test_the_right_sink_passes(tmp_path: Path) -> None:
     [
         (PromisesTheMoon, "declares"),
         (HoldsSomethingFromTheStart, "fresh"),
+        (EmptiesItsBatches, "keeps"),
         (LosesTheLastPayload, "visible"),
         (WritesBackwards, "visible"),
         (WritesWhenClosed, "visible"),

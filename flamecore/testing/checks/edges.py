@@ -6,8 +6,8 @@ Nothing here needs a test runner. A driver that breaks a law of its contract (`f
 
 * sources: `complete`, `limit`, `positions`, `fresh`, `ends`, `described`, `reopens`, `replayable`, `refuses`,
   `fingerprint`, `cancelled`, `prompt`, `acknowledged`, `grown`, `changed`;
-* sinks: `declares`, `fresh`, `delivers`, `visible`, `atomic`, `encodes`, `resumes`, `foreign`, `closes`, `continues`,
-  `syncs`, `fenced`, `killed`.
+* sinks: `declares`, `fresh`, `keeps`, `delivers`, `visible`, `atomic`, `encodes`, `resumes`, `foreign`, `closes`,
+  `continues`, `syncs`, `fenced`, `killed`.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ async def check_sink_delivers(make: MakeSink, read_back: ReadBack, payloads: Seq
     """Check that payloads are there, once and in order, after `write` and `aclose`.
 
     Raises:
-        EdgeBroken: `declares`, `fresh`, `visible`, `delivers`, `closes`.
+        EdgeBroken: `declares`, `fresh`, `keeps`, `visible`, `delivers`, `closes`.
     """
     sink = make(resume=False, fingerprint="kit")
     if sink.guarantee not in get_args(Guarantee):
@@ -68,7 +68,9 @@ async def check_sink_delivers(make: MakeSink, read_back: ReadBack, payloads: Seq
         raise EdgeBroken("fresh", f"started afresh, it says that it holds everything below {held}")
     written: list[Any] = []
     for time, batch in batches_of(payloads):
-        await sink.write(time, batch)
+        given = list(batch)
+        await sink.write(time, given)
+        expect_same("keeps", f"the list given to write({time})", given, batch)
         written += batch
         expect_same("visible", f"after write({time})", read_back(), written)
     try:

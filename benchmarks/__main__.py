@@ -197,7 +197,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _heading(machine: dict[str, Any]) -> str:
     return (
         f"{machine['processor']}, {machine['cores']} cores, {machine['memory_gb']} GB, {machine['system']}, "
-        f"{machine['python']}, flamestream {machine['flamestream']}, bytewax {machine['bytewax']}"
+        f"{machine['python']}, flamestream {machine['flamestream']} on {machine['event_loop']}, "
+        f"bytewax {machine['bytewax']}"
     )
 
 

@@ -8,9 +8,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from flamecore.runtime.tasks.event_loop import loop_factory
+
 
 def facts() -> dict[str, Any]:
-    """Return processor, cores, memory, system, interpreter, versions and load.
+    """Return processor, cores, memory, system, interpreter, versions, event loop and load.
 
     The name of the machine is not among them.
     """
@@ -22,6 +24,7 @@ def facts() -> dict[str, Any]:
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "flamestream": _version("flamestream"),
         "bytewax": _version("bytewax"),
+        "event_loop": "asyncio" if loop_factory() is None else f"uvloop {_version('uvloop')}",
         "load": load(),
     }
 

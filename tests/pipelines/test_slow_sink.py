@@ -148,7 +148,9 @@ def test_memory_is_bounded_and_the_source_is_held_back(tmp_path: Path, joinable:
     assert max(late) < max(early) + BOUND_MB / 4, "it does not grow with time"
     for facts in statuses:
         assert facts["in_flight"] <= CREDIT
-        assert facts["items_in"] <= facts["items_out"]["out"] + CREDIT + RATE, "what was read is what the sink asked for"
+        assert facts["items_in"] <= facts["items_out"]["out"] + CREDIT + RATE, (
+            "what was read is what the sink asked for"
+        )
     # A part of the looks may fall into the moments in which the front reads what the sink has made room for.
     waiting = [facts for facts in statuses if facts["held_back"] == 1 and facts["in_flight"] > CREDIT // 2]
     assert len(waiting) > len(statuses) / 2, "the front stands still, and all that it may admit waits for the sink"

@@ -113,6 +113,8 @@ class WorkerTask:
         self._several = len(worker.fronts) > 1
         self._due: asyncio.Handle | None = None
         """The next flush: as soon as the loop comes to it, or at a time."""
+        self._due_soon = False
+        """Whether it is as soon as the loop comes to it."""
         self._time = monotonic
         worker.schedule.step_items = _FEWEST_ITEMS
         dealing = worker.compiled.shares is not None
@@ -167,6 +169,7 @@ class WorkerTask:
         due = worker.due()
         if due is not None:
             self._due = asyncio.get_running_loop().call_later(max(due - now, 0), self._flush_due)
+            self._due_soon = False
 
     def _sent(self, outgoing: Outgoing) -> Outgoing:
         """Give releases to the partitions; return the messages that leave."""
@@ -204,10 +207,10 @@ class WorkerTask:
                 return  # nothing of it may leave before the rest has come
             if not self._several:
                 self.flush()
-            elif self._due is None or isinstance(self._due, asyncio.TimerHandle):
+            elif self._due is None or not self._due_soon:
                 if self._due is not None:
                     self._due.cancel()
-                self._due = asyncio.get_running_loop().call_soon(self._flush_due)
+                self._due, self._due_soon = asyncio.get_running_loop().call_soon(self._flush_due), True
 
     def _tell_load(self, worked_s: float, passed_s: float) -> None:
         """Report this worker's load to the hosts of fronts, which deal out items."""

@@ -52,8 +52,11 @@ class StreamChunks(Chunks):
     async def _readable(self) -> None:
         loop = asyncio.get_running_loop()
         ready: asyncio.Future[None] = loop.create_future()
+        blocking = os.get_blocking(self._descriptor)
         try:
             loop.add_reader(self._descriptor, _resolve, ready)
+            if blocking:
+                os.set_blocking(self._descriptor, True)  # uvloop has switched it
         except PermissionError:
             return  # a plain file, which is always readable and which epoll will not watch
         except NotImplementedError as error:

@@ -22,7 +22,7 @@ from flamestream_grpc.calls import METHOD, GrpcCall, GrpcConnection
 from flamestream_grpc.environment import CIPHERS, REFUSING_CIPHER
 from flamestream_grpc.options import Options, check, joined, parse
 from flamestream_grpc.safety import exposed, is_location
-from flamestream_grpc.waking import unclog
+from flamestream_grpc.waking import unclogged
 
 if TYPE_CHECKING:
     from flamestream_grpc.certificates import Certificates
@@ -159,7 +159,8 @@ class GrpcTransport(LinkedTransport):
             ("grpc.http2.min_recv_ping_interval_without_data_ms", 100),
         ]
         try:
-            port = await self._serve(target, credentials, options)
+            with unclogged(asyncio.get_running_loop()):
+                return await self._serve(target, credentials, options)
         except RuntimeError as error:
             raise TransportError(
                 f"cannot listen at {target}: {error}",
@@ -167,8 +168,6 @@ class GrpcTransport(LinkedTransport):
                 address="",
                 peer="",
             ) from error
-        unclog(asyncio.get_running_loop())
-        return port
 
     async def _serve(self, target: str, credentials: grpc.ServerCredentials | None, options: Any) -> int:
         """Start gRPC's server; return its port. Raises RuntimeError."""

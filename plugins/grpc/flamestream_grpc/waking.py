@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
 
@@ -19,25 +20,31 @@ _MANY: Final = 4096
 _QUEUE: Final = "PollerCompletionQueue"
 
 
-def unclog(loop: asyncio.AbstractEventLoop) -> bool:
-    """Make a loop read all wake-up bytes in one turn; call it once gRPC uses the loop.
+# gRPC hands its reader to a loop when it first uses it, and keeps it to itself. To look for it afterwards would need
+# the inside of the loop, and each kind of loop has another.
+@contextmanager
+def unclogged(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    """Make a loop read all wake-up bytes in one turn, if gRPC begins to use it meanwhile.
 
-    Returns:
-        Whether the socket was found. If not, gRPC's own way stays.
+    A loop whose methods cannot be replaced, and one that gRPC used before, keeps gRPC's own way.
     """
-    selector = getattr(loop, "_selector", None)
-    if selector is None:
-        return False
-    for key in list(selector.get_map().values()):
-        reader = key.data[0] if isinstance(key.data, tuple) else None
-        handle = getattr(reader, "_callback", None)
+    add_reader = loop.add_reader
+
+    def add(read_end: Any, handle: Callable[..., Any], *arguments: Any) -> None:
         inner = handle.func if isinstance(handle, partial) else handle
-        if handle is None or type(getattr(inner, "__self__", None)).__name__ != _QUEUE:
-            continue
-        if isinstance(key.fileobj, socket.socket):
-            loop.add_reader(key.fileobj, partial(_read_all, key.fileobj, handle))
-            return True
-    return False
+        if type(getattr(inner, "__self__", None)).__name__ == _QUEUE and isinstance(read_end, socket.socket):
+            return add_reader(read_end, _read_all, read_end, handle)
+        return add_reader(read_end, handle, *arguments)
+
+    try:
+        loop.add_reader = add  # type: ignore[method-assign]
+    except AttributeError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        del loop.add_reader
 
 
 def _read_all(read_end: socket.socket, handle: Callable[[], Any]) -> None:

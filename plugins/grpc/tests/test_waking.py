@@ -8,14 +8,26 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
+import pytest
 from grpc import aio
 
 from flamecore.abc.transport import TransportContext
 from flamecore.runtime.codec.codec import Codec
-from flamestream_grpc import GrpcTransport
-from flamestream_grpc.waking import unclog
+from flamecore.runtime.tasks.event_loop import CHOICE, loop_factory
+from flamestream_grpc import GrpcTransport, waking
+from flamestream_grpc.waking import unclogged
+
+Loops = Callable[[], asyncio.AbstractEventLoop] | None
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def loops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Loops:
+    """Return the factory of an event loop."""
+    if request.param == "uvloop":
+        pytest.importorskip("uvloop", reason="uvloop is not installed")
+    monkeypatch.setenv(CHOICE, request.param)
+    return loop_factory()
 
 
 class PollerCompletionQueue:
@@ -38,15 +50,15 @@ class PollerCompletionQueue:
                 raise RuntimeError("Event loop is closed")
 
 
-def test_all_wake_up_bytes_are_read_in_one_turn() -> None:
+def test_all_wake_up_bytes_are_read_in_one_turn(loops: Loops) -> None:
     async def run() -> None:
         loop = asyncio.get_running_loop()
         read_end, write_end = socket.socketpair()
         with read_end, write_end:
             read_end.setblocking(False)
             queue = PollerCompletionQueue(read_end)
-            loop.add_reader(read_end, partial(queue.handle_events, loop))
-            assert unclog(loop)
+            with unclogged(loop):
+                loop.add_reader(read_end, partial(queue.handle_events, loop))
             write_end.send(b"1" * 200)
             for _ in range(5):
                 await asyncio.sleep(0)
@@ -56,10 +68,11 @@ def test_all_wake_up_bytes_are_read_in_one_turn() -> None:
             assert queue.turns == 2
             loop.remove_reader(read_end)
 
-    asyncio.run(run())
+    with asyncio.Runner(loop_factory=loops) as runner:
+        runner.run(run())
 
 
-def test_events_behind_a_failing_one_are_handled() -> None:
+def test_events_behind_a_failing_one_are_handled(loops: Loops) -> None:
     """The queue of gRPC is one for all loops: events of a closed loop fail in the next."""
 
     async def run() -> int:
@@ -70,8 +83,8 @@ def test_events_behind_a_failing_one_are_handled() -> None:
         with read_end, write_end:
             read_end.setblocking(False)
             queue = PollerCompletionQueue(read_end, ("good", "bad", "bad", "good", "good"))
-            loop.add_reader(read_end, partial(queue.handle_events, loop))
-            assert unclog(loop)
+            with unclogged(loop):
+                loop.add_reader(read_end, partial(queue.handle_events, loop))
             write_end.send(b"1" * len(queue.events))
             for _ in range(5):
                 await asyncio.sleep(0)
@@ -79,29 +92,51 @@ def test_events_behind_a_failing_one_are_handled() -> None:
             loop.remove_reader(read_end)
         return len(failed)
 
-    assert asyncio.run(run()) == 2
+    with asyncio.Runner(loop_factory=loops) as runner:
+        assert runner.run(run()) == 2
 
 
-def test_a_loop_without_grpc_is_left_alone() -> None:
-    async def run() -> bool:
-        return unclog(asyncio.get_running_loop())
+def test_other_readers_are_left_alone(loops: Loops) -> None:
+    async def run() -> list[object]:
+        loop = asyncio.get_running_loop()
+        read_end, write_end = socket.socketpair()
+        with read_end, write_end:
+            read_end.setblocking(False)
+            write_end.send(b"123")
+            found: list[object] = []
+            ready: asyncio.Future[None] = loop.create_future()
 
-    assert not asyncio.run(run())
+            def handle(*arguments: object) -> None:
+                found.extend((*arguments, read_end.recv(1)))
+                loop.remove_reader(read_end)
+                ready.set_result(None)
+
+            with unclogged(loop):
+                loop.add_reader(read_end, handle, 7)
+            await ready
+            return [*found, read_end.recv(3)]
+
+    with asyncio.Runner(loop_factory=loops) as runner:
+        assert runner.run(run()) == [7, b"1", b"23"]
 
 
-def test_grpc_is_found_as_it_is_installed(tmp_path: Path) -> None:
+def test_grpc_is_found_as_it_is_installed(tmp_path: Path, loops: Loops, monkeypatch: pytest.MonkeyPatch) -> None:
     """If this fails, gRPC wakes the loop in a new way: see whether it still blocks."""
+    found: list[socket.socket] = []
 
-    async def run() -> list[Any]:
+    def note(read_end: socket.socket, handle: Callable[[], object]) -> None:
+        found.append(read_end)
+        handle()
+
+    monkeypatch.setattr(waking, "_read_all", note)
+
+    async def run() -> None:
         context = TransportContext(job="j", codec=Codec(), node="n", token="t" * 32, folder=str(tmp_path))
         transport = GrpcTransport(None, context)
-        try:
-            await transport.start()
-            selector = asyncio.get_running_loop()._selector  # type: ignore[attr-defined]
-            return [key.data[0]._callback for key in selector.get_map().values() if key.data[0] is not None]
-        finally:
-            await transport.aclose()
+        await transport.start()
+        await transport.aclose()
 
     assert aio.Channel is not None
-    callbacks: list[Callable[..., Any]] = asyncio.run(run())
-    assert any(isinstance(callback, partial) and callback.func.__name__ == "_read_all" for callback in callbacks)
+    with asyncio.Runner(loop_factory=loops) as runner:
+        runner.run(run())
+    assert found

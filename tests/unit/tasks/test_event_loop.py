@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
+import os
 import subprocess
 import sys
+import time
 from textwrap import dedent
 
 import pytest
 
-from flamecore.runtime.tasks.event_loop import run
+from flamecore.errors import ConfigError
+from flamecore.runtime.tasks.event_loop import CHOICE, clock, loop_factory, run
 
 HANGING = """
     import asyncio, sys, time
@@ -110,3 +114,69 @@ def test_a_command_that_is_called_ends_no_process(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(runner, "exit_without_waiting", ended)
     assert CliRunner().invoke(main, ["--help"]).exit_code == 0
+
+
+async def loop_module() -> str:
+    return type(asyncio.get_running_loop()).__mro__[1].__module__
+
+
+def test_uvloop_is_used_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("uvloop", reason="uvloop is not installed")
+    monkeypatch.delenv(CHOICE, raising=False)
+    assert run(loop_module()) == "uvloop"
+    monkeypatch.setenv(CHOICE, "asyncio")
+    assert run(loop_module()).startswith("asyncio")
+
+
+def test_without_uvloop_the_loop_is_that_of_asyncio(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(CHOICE, raising=False)
+    monkeypatch.setattr("flamecore.runtime.tasks.event_loop.find_spec", lambda _: None)
+    assert loop_factory() is None
+    monkeypatch.setenv(CHOICE, "uvloop")
+    with pytest.raises(ConfigError, match="not installed"):
+        run(loop_module())
+
+
+def test_an_unknown_loop_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CHOICE, "trio")
+    with pytest.raises(ConfigError, match="'trio'"):
+        run(loop_module())
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_the_clock_counts_less_than_a_millisecond(loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if importlib.util.find_spec(loop) is None:
+        pytest.skip(f"{loop} is not installed")
+    monkeypatch.setenv(CHOICE, loop)
+
+    async def main() -> int:
+        now = clock()
+        seen = set()
+        end = time.monotonic() + 0.01
+        while time.monotonic() < end:
+            seen.add(now())
+        assert abs(now() - time.monotonic()) < 1
+        return len(seen)
+
+    assert run(main()) > 20
+
+
+def test_a_descriptor_that_is_waited_for_stays_blocking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The standard input may be a terminal that others use, too: uvloop would switch it."""
+    pytest.importorskip("uvloop", reason="uvloop is not installed")
+    monkeypatch.delenv(CHOICE, raising=False)
+    from flamestream_edges.stdio import StreamChunks
+
+    async def main(descriptor: int) -> bytes:
+        reading = asyncio.create_task(StreamChunks("a pipe", descriptor).read(10))
+        await asyncio.sleep(0.01)
+        assert os.get_blocking(descriptor)
+        os.write(into, b"line")
+        return await reading
+
+    out_of, into = os.pipe()
+    try:
+        assert run(main(out_of)) == b"line"
+    finally:
+        os.close(out_of)
+        os.close(into)

@@ -37,7 +37,7 @@ def unclogged(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
         return add_reader(read_end, handle, *arguments)
 
     try:
-        loop.add_reader = add  # type: ignore[method-assign]
+        loop.add_reader = add  # type: ignore[assignment, method-assign]
     except AttributeError:
         yield
         return

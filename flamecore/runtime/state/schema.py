@@ -102,9 +102,10 @@ def groups_function(facts: Facts, vertex: Vertex | None = None) -> GroupsOf | No
 
 
 def resorted(graph: Graph) -> frozenset[str]:
-    """Return the names of operations whose copies come in a new order."""
+    """Return the names of operations with state whose copies come in a new order."""
     forks = [fork for fork in graph.vertices if isinstance(fork, Broadcast) and fork.resorted]
-    return frozenset(vertex.name for vertex in _fed_by_copies(graph, forks))
+    # A sink may have the name of an operation.
+    return frozenset(vertex.name for vertex in _fed_by_copies(graph, forks) if vertex.keeps_state)
 
 
 def incompatibility(stored: Facts, now: Facts | None, *, resorted: bool = False) -> str:

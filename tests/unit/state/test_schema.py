@@ -77,6 +77,20 @@ def test_lines_may_move_between_runs(before: bool, tmp_path: Path, monkeypatch: 
     assert copies(tuple_order=not before).run({"numbers": [1, 2, 3]}, state=tmp_path)["out"] == [(2, 3), (3, 3)]
 
 
+def test_copies_that_come_to_a_sink_of_an_operation_s_name_are_not_its_own(tmp_path: Path) -> None:
+    def made() -> fc.Flow:
+        flow = fc.Flow("named")
+        first, second = flow.source("numbers", int).broadcast(2)
+        right = second.map(str, name="right")
+        left = first.key_by(lambda n: n).count(name="out").map(str, name="left")
+        left.merge(right).sink("out")
+        return flow
+
+    made().run({"numbers": [1, 1]}, state=tmp_path)
+    assert plan_of(tmp_path, made()).operations[0].fate == "kept"
+    assert made().run({"numbers": [1, 1, 1]}, state=tmp_path)["out"] == ["(1, 3)", "1"]
+
+
 def test_a_flow_without_copies_says_nothing_of_them() -> None:
     flow = fc.Flow("plain")
     numbers = flow.source("numbers", int)

@@ -12,6 +12,7 @@ import pickle
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
+from inspect import unwrap
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, Final, NamedTuple
 
@@ -258,7 +259,7 @@ def _advancing(advance: Function, state: ResultTest, output: ResultTest, named: 
 
 def _place_of(function: Function) -> str:
     """Return the location of a user's function as text; empty for engine and C code."""
-    code = getattr(function, "__code__", None)
+    code = getattr(unwrap(function), "__code__", None)
     if code is None or getattr(function, "__module__", "").startswith("flamecore."):
         return ""
     return f" ({function.__qualname__}, {code.co_filename}:{code.co_firstlineno})"

@@ -97,6 +97,76 @@ def test_functions_that_change_nothing_pass(name: str) -> None:
     assert_deterministic(flow_of(UNCHANGING[name]), {"records": RECORDS}, workers=(1, 2), seeds=range(2))
 
 
+class ChangesAValue(w.StatefulFn[str, Any, Any]):
+    seen = w.Value(list)
+
+    def on_element(self, key: str, value: Any, at: Any) -> Any:
+        if (seen := self.seen.get()) is None:
+            self.seen.set(seen := [])
+        seen.append(value[0])  # and no set: a snapshot holds what was set
+        yield len(seen)
+
+
+class ChangesAnEntry(w.StatefulFn[str, Any, Any]):
+    seen = w.Map(str, list)
+
+    def on_element(self, key: str, value: Any, at: Any) -> Any:
+        if (seen := self.seen.get("all")) is None:
+            self.seen.put("all", [value[0]])
+        else:
+            seen.append(value[0])
+            self.seen.put("all", seen)
+        return ()
+
+
+class ChangesItInTime(w.StatefulFn[str, Any, Any]):
+    seen = w.Value(list)
+    wake = w.Timer("event")
+
+    def on_element(self, key: str, value: Any, at: Any) -> Any:
+        self.seen.set([*(self.seen.get() or ()), value[0]])
+        self.wake.set(at + timedelta(microseconds=5))
+        return ()
+
+    def on_wake(self, key: str, at: Any) -> Any:
+        seen = self.seen.get()
+        assert seen is not None
+        seen.clear()
+        return ()
+
+
+class SetsAnother(ChangesItInTime):
+    def on_wake(self, key: str, at: Any) -> Any:
+        seen = self.seen.get()
+        assert seen is not None
+        self.seen.set([])
+        yield len(seen)
+
+
+def stateful(function: type[w.StatefulFn[str, Any, Any]]) -> fc.Flow:
+    flow = fc.Flow("stateful")
+    records = w.event_time(flow.source("records", tuple[int, str]), lambda r: r[0], unit="us", watermark=WATERMARK)
+    records.key_by(lambda r: r[1]).process(function).sink("out")
+    return flow
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("function", [ChangesAValue, ChangesAnEntry, ChangesItInTime])
+def test_a_stateful_function_that_changes_the_value_of_a_cell_is_found(
+    function: type[w.StatefulFn[str, Any, Any]], workers: int
+) -> None:
+    with pytest.raises(OperationError, match="it has changed its argument") as caught:
+        stateful(function).run({"records": RECORDS}, workers=workers, settings=CHECKS)
+    assert f"{function.__name__}.on_" in str(caught.value)
+    assert "test_mutation.py" in str(caught.value)
+
+
+def test_a_stateful_function_that_sets_other_values_passes() -> None:
+    plain = stateful(SetsAnother).run({"records": RECORDS}, settings=CHECKS | {"job.check_mutation": False})
+    assert plain["out"]
+    assert stateful(SetsAnother).run({"records": RECORDS}, settings=CHECKS) == plain
+
+
 def failing(total: int, record: Any) -> int:
     return int(total // (record[0] - 25))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial, wraps
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
@@ -63,12 +63,14 @@ class Function:
         windows: Its windows; those that join are refused.
         lateness: Microseconds for which a window lasts behind its end.
         lenient: Whether what is due and fails is left out, and holds up nothing else.
+        wrap: Put around each call, for checks of arguments. The values of the cells are arguments there, too.
     """
 
     function: type[StatefulFn[Any, Any, Any]]
     windows: WindowFn = field(default_factory=Global)
     lateness: int = 0
     lenient: bool = False
+    wrap: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
 
     def __post_init__(self) -> None:
         if self.windows.merging:
@@ -290,6 +292,8 @@ class _Step:
         scope.at, scope.now = at, self.now
         called: Callable[..., Iterable[Any] | None] = getattr(instance, method)
         lenient = self.function.lenient
+        if self.function.wrap is not None:
+            called = _with_values(self.function.wrap, called, scope)
         if lenient:
             alarms, count = scope.alarms.freeze(), len(self.outputs)
             scope.frozen = scope.frozen | {name: held.freeze() for name, held in scope.contents.items()}
@@ -307,3 +311,16 @@ class _Step:
             scope.alarms, scope.contents = Held(ALARMS, alarms), {}  # the contents before the call are frozen
             del self.outputs[count:]
         del instance.__dict__[SCOPE]
+
+
+def _with_values(
+    wrap: Callable[[Callable[..., Any]], Callable[..., Any]], called: Callable[..., Any], scope: Scope
+) -> Callable[..., Any]:
+    """Return a wrapped method whose first argument, for the wrapper alone, is the values of the cells before it."""
+    values = {name: frozen for name, frozen in scope.frozen.items() if isinstance(frozen, tuple)}
+
+    @wraps(called)
+    def given(_: object, *arguments: Any) -> Any:
+        return called(*arguments)
+
+    return partial(wrap(given), values)

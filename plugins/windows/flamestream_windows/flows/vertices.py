@@ -108,6 +108,11 @@ class Stateful(Ordered):
     def work(self) -> Work:
         return FunctionWork(self.function, self.times)
 
+    def wrapped(self, wrap: Wrap) -> Stateful:
+        made = copy.copy(self)
+        made.function = replace(self.function, wrap=wrap)
+        return made
+
     @property
     def types(self) -> tuple[Any, ...]:
         methods = [getattr(self.function.function, name) for name in dir(self.function.function) if name[:3] == "on_"]

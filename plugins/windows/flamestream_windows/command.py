@@ -10,6 +10,7 @@ import click
 from flamecore.abc.hooks import hookimpl
 from flamecore.cli.app import Options, app_argument, load_app_flow, read_app
 from flamecore.cli.output import json_option, print_json, verbose_option, wants_json
+from flamecore.errors import ConfigError
 
 if TYPE_CHECKING:
     from flamecore.model.graph import Graph
@@ -68,7 +69,14 @@ def command(
     shown = _chosen(found, keys) if keys else found[:CHARTS]
     picture = draw(story, called, shown, counts=spec.settings.clock != "wall")
     if output is not None:
-        output.write_text(picture, "utf-8")
+        try:
+            output.write_text(picture, "utf-8")
+        except OSError as error:
+            raise ConfigError(
+                f"the picture cannot be written to {output}: {error.strerror or error}",
+                hint="Give --output a file in a folder that is there, or leave it out.",
+                path="output",
+            ) from error
     if wants_json(ctx):
         counts = {"elements": len(story.elements), "panes": len(story.panes), "keys": len(found), "drawn": len(shown)}
         print_json({"name": called, **counts, **({"svg": picture} if output is None else {"output": str(output)})})

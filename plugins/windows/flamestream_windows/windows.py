@@ -40,6 +40,13 @@ __all__ = [
     "whole",
 ]
 
+_BEGIN: Final[dict[str, tuple[Unit, ...]]] = {
+    "weekday": ("weeks",),
+    "month": ("months", "years"),
+    "day": ("months", "years"),
+}
+"""Units whose first day an argument gives."""
+
 
 @shown_at_caller
 def whole() -> WindowFn:
@@ -120,11 +127,12 @@ def calendar(
         months: Number of months.
         years: Number of years.
         weekday: First day of a week.
-        month: First month of a year.
+        month: First month of a year, or of a period of months, such as `months=3, month=2`.
         day: First day of a month or year, at most 28, so that every month has it.
 
     Raises:
-        ValueError: Not one of the units is given, or the zone is not known, or a first day cannot be.
+        ValueError: Not one of the units is given, or the zone is not known, or a first day cannot be, or means nothing
+            for the unit.
     """
     units: dict[Unit, int] = {"days": days, "weeks": weeks, "months": months, "years": years}
     for argument, value in (*units.items(), ("month", month), ("day", day)):
@@ -138,11 +146,23 @@ def calendar(
         raise ValueError(f"weekday={weekday!r} is none of {', '.join(DAYS)}")
     if not (1 <= day <= 28 and 1 <= month <= 12):
         raise ValueError(f"month={month}, day={day}: months are 1 to 12, and days 1 to 28, which every month has")
+    ((unit, count),) = given
+    begun: dict[str, tuple[object, object]] = {
+        "weekday": (weekday, "monday"),
+        "month": (month, 1),
+        "day": (day, 1),
+    }
+    for argument, (value, usual) in begun.items():
+        if value != usual and unit not in _BEGIN[argument]:
+            raise ValueError(
+                f"{argument}={value!r} says where {' and '.join(_BEGIN[argument])} begin, and this is a window of "
+                f"{unit}"
+            )
     try:
         ZoneInfo(tz)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:  # of a folder of zones, such as Europe
         raise ValueError(f"the zone {tz!r} is not known here; names are such as Europe/Berlin") from error
-    return Calendar(*given[0], tz, DAYS.index(weekday), month, day)
+    return Calendar(unit, count, tz, DAYS.index(weekday), month, day)
 
 
 def _positive(call: str, units: dict[str, Any], name: str) -> int:

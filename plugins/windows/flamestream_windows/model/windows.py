@@ -231,7 +231,7 @@ class Calendar(WindowFn):
         count: Number of them in a window, counted from 1970-01-01, or from the first `weekday` on or after it.
         zone: Name of the zone.
         weekday: First day of a week: 0 is Monday.
-        month: First month of a year.
+        month: First month of a year, or of a period of months.
         day: First day of a month or year, at most 28.
     """
 
@@ -257,7 +257,7 @@ class Calendar(WindowFn):
         """Return the ordinal of the first day of a period."""
         if self.unit == "days" or self.unit == "weeks":
             return self._anchor + number * self._days
-        months = number * self._months + (self.month - 1 if self.unit == "years" else 0)
+        months = number * self._months + self.month - 1
         return datetime(1970 + months // 12, months % 12 + 1, self.day).toordinal()
 
     def _number(self, ordinal: int) -> int:
@@ -266,7 +266,7 @@ class Calendar(WindowFn):
             return (ordinal - self._anchor) // self._days
         date = datetime.fromordinal(ordinal)
         months = (date.year - 1970) * 12 + date.month - 1 - (date.day < self.day)
-        return (months - (self.month - 1 if self.unit == "years" else 0)) // self._months
+        return (months - self.month + 1) // self._months
 
     @property
     def _anchor(self) -> int:
@@ -283,7 +283,7 @@ class Calendar(WindowFn):
 
     def __str__(self) -> str:
         first = f", weekday={DAYS[self.weekday]!r}" if self.unit == "weeks" and self.weekday else ""
-        if self.unit == "years" and self.month != 1:
+        if self.unit in ("months", "years") and self.month != 1:
             first += f", month={self.month}"
         if self.unit in ("months", "years") and self.day != 1:
             first += f", day={self.day}"

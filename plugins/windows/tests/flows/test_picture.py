@@ -168,3 +168,10 @@ def test_what_is_not_there_is_named_with_what_is() -> None:
     assert "the flow 'plain' has no windows" in run("plain.toml").output
     assert "there are sums, of-all" in run("accumulating.toml", "--of", "sum").output
     assert "no element has the key 'c'; there are a, " in run("accumulating.toml", "--key", "c").output
+
+
+def test_a_picture_that_cannot_be_written_is_an_error(folder: Path) -> None:
+    found = run("accumulating.toml", "--output", str(folder / "nowhere" / "run.svg"))
+    assert found.exit_code == 2
+    assert "the picture cannot be written to" in found.output
+    assert isinstance(found.exception, SystemExit)

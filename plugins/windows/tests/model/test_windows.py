@@ -120,7 +120,9 @@ def test_calendar_windows_follow_each_other_at_local_midnight(
 ) -> None:
     names = ["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"]
     words: dict[str, Any] = {unit: count}
-    calendar = w.calendar(tz=zone, weekday=names[weekday], month=month, day=day, **words)
+    words |= {"weekday": names[weekday]} if unit == "weeks" else {}
+    words |= {"month": month, "day": day} if unit in ("months", "years") else {}
+    calendar = w.calendar(tz=zone, **words)
     (window,) = calendar.assign(at, None, ())
     assert window.start <= at < window.end
     assert list(calendar.assign(window.end - 1, None, ())) == [window]
@@ -134,6 +136,16 @@ def test_calendar_windows_follow_each_other_at_local_midnight(
     if unit == "years":
         assert start.month == month
         assert (start.year - 1970) % count == 0
+    if unit == "months":
+        assert (start.year * 12 + start.month - (1970 * 12 + month)) % count == 0
+
+
+def test_quarters_may_begin_in_february() -> None:
+    quarters = w.calendar(months=3, month=2, tz="UTC")
+    (window,) = quarters.assign(instant(datetime(2024, 5, 15, tzinfo=UTC)), None, ())
+    assert window == (instant(datetime(2024, 5, 1, tzinfo=UTC)), instant(datetime(2024, 8, 1, tzinfo=UTC)))
+    (window,) = quarters.assign(instant(datetime(2025, 1, 31, tzinfo=UTC)), None, ())
+    assert window == (instant(datetime(2024, 11, 1, tzinfo=UTC)), instant(datetime(2025, 2, 1, tzinfo=UTC)))
 
 
 def test_days_are_counted_from_the_epoch() -> None:
@@ -150,6 +162,10 @@ def test_days_are_counted_from_the_epoch() -> None:
         ({"tz": "Europe/Belrin", "days": 1}, "not known"),
         ({"tz": "UTC", "months": 1, "day": 29}, "28"),
         ({"tz": "UTC", "weeks": 1, "weekday": "Monday"}, "weekday"),
+        ({"tz": "UTC", "days": 7, "weekday": "sunday"}, "where weeks begin, and this is a window of days"),
+        ({"tz": "UTC", "weeks": 1, "day": 9}, "where months and years begin, and this is a window of weeks"),
+        ({"tz": "UTC", "days": 1, "month": 2}, "month=2"),
+        ({"tz": "UTC", "years": 1, "weekday": "friday"}, "weekday='friday'"),
     ],
 )
 def test_a_calendar_that_cannot_be_is_refused(words: dict[str, Any], text: str) -> None:
@@ -179,13 +195,9 @@ def test_windows_compare_and_print() -> None:
         "sessions(hours=2)",
     ]
     assert str(w.calendar(months=1, tz="UTC")) == "calendar(months=1, tz='UTC')"
-    begun = {"weekday": "sunday", "month": 4, "day": 6}
-    assert [str(w.calendar(tz="UTC", **{unit: 1}, **begun)) for unit in ("days", "weeks", "months", "years")] == [  # type: ignore[arg-type]
-        "calendar(days=1, tz='UTC')",
-        "calendar(weeks=1, tz='UTC', weekday='sunday')",
-        "calendar(months=1, tz='UTC', day=6)",
-        "calendar(years=1, tz='UTC', month=4, day=6)",
-    ]
+    assert str(w.calendar(weeks=1, tz="UTC", weekday="sunday")) == "calendar(weeks=1, tz='UTC', weekday='sunday')"
+    assert str(w.calendar(months=3, tz="UTC", month=2)) == "calendar(months=3, tz='UTC', month=2)"
+    assert str(w.calendar(years=1, tz="UTC", month=4, day=6)) == "calendar(years=1, tz='UTC', month=4, day=6)"
     assert str(Window(0, 60_000_000)) == "[1970-01-01T00:00:00+00:00, 1970-01-01T00:01:00+00:00)"
     assert str(GLOBAL) == "[all of time)"
 

@@ -152,10 +152,10 @@ def calendar(
         "month": (month, 1),
         "day": (day, 1),
     }
-    for argument, (value, usual) in begun.items():
-        if value != usual and unit not in _BEGIN[argument]:
+    for argument, (first, usual) in begun.items():
+        if first != usual and unit not in _BEGIN[argument]:
             raise ValueError(
-                f"{argument}={value!r} says where {' and '.join(_BEGIN[argument])} begin, and this is a window of "
+                f"{argument}={first!r} says where {' and '.join(_BEGIN[argument])} begin, and this is a window of "
                 f"{unit}"
             )
     try:

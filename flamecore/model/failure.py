@@ -278,12 +278,21 @@ def user_traceback(error: BaseException) -> str:
         engine = _engine_places()
         whole = traceback.TracebackException.from_exception(error)
         for part in _chain(whole):
+            # Caught by the engine, which then went on to the record at hand: it belongs to another record.
+            if (before := part.__context__) is not None and before.stack[:1] and _begins_in(before, engine):
+                part.__context__ = None
+        for part in _chain(whole):
             own = [frame for frame in part.stack if not frame.filename.startswith(engine)]
             part.stack = traceback.StackSummary.from_list(own)
         text = "".join(whole.format())
     except Exception:  # noqa: BLE001 - a failing `str` of user code is reported, not raised
         text = describe(error)
     return text if len(text) <= TRACE_CHARACTERS else f"…{text[1 - TRACE_CHARACTERS :]}"
+
+
+def _begins_in(part: traceback.TracebackException, places: tuple[str, ...]) -> bool:
+    """Return whether the code that caught an exception is in one of some places."""
+    return part.stack[0].filename.startswith(places)
 
 
 def _chain(error: traceback.TracebackException | None) -> Iterator[traceback.TracebackException]:

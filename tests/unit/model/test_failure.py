@@ -15,7 +15,16 @@ import flamecore as fc
 from flamecore.abc.sink import Guarantee, Sink
 from flamecore.abc.source import Batch, EdgeContext, Reader, Rejected, Source, SourceCapabilities
 from flamecore.errors import JobError, OperationError, RunawayLoopError, SourceError
-from flamecore.model.failure import TRACE_CHARACTERS, Cause, Failure, describe, plugin_packages, shorten_repr
+from flamecore.model import failure
+from flamecore.model.failure import (
+    TRACE_CHARACTERS,
+    Cause,
+    Failure,
+    describe,
+    plugin_packages,
+    shorten_repr,
+    user_traceback,
+)
 from flamecore.model.meta import GlobalTime
 from flamecore.runtime.config import plugins as registry
 from flamecore.testing.flows.reference import Failed, interpret
@@ -566,3 +575,27 @@ def test_a_package_named_as_plugins_are_keeps_its_lines(tmp_path: Path, monkeypa
 def test_plugins_are_known_by_their_entry_points() -> None:
     assert {"flamestream_edges", "flamestream_windows", "flamestream_ackers"} <= plugin_packages()
     assert not {"flamecore", "flamestream_of_my_own", "pytest"} & plugin_packages()
+
+
+def test_the_traceback_of_a_letter_is_of_its_record_alone() -> None:
+    """The engine may try a record while it handles the failure of another."""
+    place: dict[str, Any] = {"__name__": "flamecore.made_up"}
+    source = "def engine(first, second):\n    try:\n        first()\n    except KeyError:\n        second()\n"
+    exec(compile(source, str(Path(failure.__file__).with_name("made_up.py")), "exec"), place)
+
+    def fails() -> None:
+        raise KeyError("another record")
+
+    def chained() -> None:
+        try:
+            raise IndexError("the user's own")
+        except IndexError:
+            raise ValueError("this record")  # noqa: B904 - as users write it
+
+    with pytest.raises(ValueError, match="this record") as caught:
+        place["engine"](fails, chained)
+    text = user_traceback(caught.value)
+    assert "another record" not in text
+    assert "the user's own" in text
+    assert "During handling" in text
+    assert text.endswith("ValueError: this record\n")

@@ -223,6 +223,11 @@ class Source(ABC):
         """
         return ("",)
 
+    @property
+    def reads_stdin(self) -> bool:
+        """Return whether it reads the standard input of the process, which one source of a job may do."""
+        return False
+
     def reads(self, place: str) -> bool:
         """Return whether the source reads the data that is written to a place.
 

@@ -321,6 +321,7 @@ class SpecBuilder:
 def unmet_requirements(spec: JobSpec) -> Iterator[ConfigError]:
     """Yield the requirements that the parts of a job cannot meet."""
     yield from _own_outputs(spec)
+    yield from _shared_inputs(spec)
     if spec.config.state.use is None:
         yield from _one_phase(spec)
     else:
@@ -381,6 +382,17 @@ def _without_blocks(spec: JobSpec) -> Iterator[ConfigError]:
                 hint='Set job.clock = "blocks"; or leave scan=True out.',
                 path="job.clock",
             )
+
+
+def _shared_inputs(spec: JobSpec) -> Iterator[ConfigError]:
+    """Yield the problem of several sources of standard input, which would each get a part of it."""
+    reading = [name for name, source in spec.sources.items() if source.reads_stdin]
+    if len(reading) > 1:
+        yield ConfigError(
+            f"sources {' and '.join(map(repr, reading))} would share the standard input, and tear its lines apart",
+            hint="Let one source read it, and derive both streams from that.",
+            path=f"source.{reading[1]}",
+        )
 
 
 def _own_outputs(spec: JobSpec) -> Iterator[ConfigError]:

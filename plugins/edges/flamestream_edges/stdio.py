@@ -89,6 +89,10 @@ class Stdin(Source):
     def capabilities(self) -> SourceCapabilities:
         return SourceCapabilities(replayable=False, bounded=True)
 
+    @property
+    def reads_stdin(self) -> bool:
+        return True
+
     async def open(self, partition: str, position: Any = None) -> Reader:
         if position is not None:
             raise self._error(
@@ -145,6 +149,9 @@ class Stdout(Sink):
 
     async def _write(self, make: Callable[[], str]) -> None:
         name = self.context.name
+        if sys.stdout is None:  # it was closed when the process was started
+            hint = "Start the job with one, such as > FILE; or choose another sink."
+            raise SinkError(f"sink {name!r}: this process has no standard output", hint=hint, sink=name)
         try:
             text = make()
             sys.stdout.write(text)

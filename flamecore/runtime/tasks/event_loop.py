@@ -131,6 +131,7 @@ def run(main: Coroutine[object, object, T]) -> T:
     Raises:
         ConfigError: As `loop_factory`.
     """
+    _fill_standard_descriptors()
     try:
         runner = asyncio.Runner(loop_factory=loop_factory())
     except ConfigError:
@@ -148,6 +149,19 @@ def run(main: Coroutine[object, object, T]) -> T:
     finally:
         _close(runner, threads, failed)
         del failed  # which would hold on to this frame
+
+
+def _fill_standard_descriptors() -> None:
+    """Open those that were closed when the process was started, as some launchers do.
+
+    The next file or socket would get the number of one, and be taken for it; uvloop ends the process then.
+    """
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)  # the lowest free number, as the system gives them
+            os.set_inheritable(opened, True)
 
 
 def give_up() -> None:

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 from textwrap import dedent
 
 import pytest
@@ -180,3 +181,34 @@ def test_a_descriptor_that_is_waited_for_stays_blocking(monkeypatch: pytest.Monk
     finally:
         os.close(out_of)
         os.close(into)
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("closed", [(0,), (1,), (0, 1, 2)])
+def test_standard_descriptors_that_are_closed_do_no_harm(closed: tuple[int, ...], loop: str, tmp_path: Path) -> None:
+    if importlib.util.find_spec(loop) is None:
+        pytest.skip(f"{loop} is not installed")
+    said = tmp_path / "said"
+    program = f"""
+        import os
+        for descriptor in {closed}:
+            os.close(descriptor)
+        import asyncio
+        from pathlib import Path
+        from flamecore.runtime.tasks.event_loop import run
+
+        async def main():
+            for descriptor in {closed}:
+                os.fstat(descriptor)
+            server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+            server.close()
+            await asyncio.sleep(0.01)
+            return "done"
+
+        Path({str(said)!r}).write_text(run(main()))
+    """
+    code = subprocess.run(
+        [sys.executable, "-c", dedent(program)], timeout=60, env={**os.environ, CHOICE: loop}, check=False
+    ).returncode
+    assert code == 0
+    assert said.read_text() == "done"

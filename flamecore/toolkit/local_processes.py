@@ -21,6 +21,16 @@ from flamecore.abc.host import HostContext, NodeHost, NodeSlot
 _LINES_KEPT: Final = 40
 _LINE_LIMIT: Final = 64 * 1024
 _LAST_WORDS_S: Final = 0.2
+_START: Final = """
+import signal
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, signal.SIG_IGN)
+import runpy, sys
+del sys.argv[0]
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+"""
+"""Code that runs a program as `python -m` does. A terminal sends Ctrl-C to all processes of a job, also to one that
+takes a second to import its modules, in which it would be a traceback."""
 """Seconds for which output of a process may arrive after its end."""
 
 
@@ -58,7 +68,8 @@ class ProcessHost(NodeHost):
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-P",  # a file in the current folder may shadow a module that Python starts with
-                "-m",
+                "-c",
+                _START,
                 self.program,
                 str(path),
                 stdin=None if slot.terminal else asyncio.subprocess.DEVNULL,

@@ -45,7 +45,10 @@ def check_free(path: Path) -> Path:
     # Whoever binds the path takes the socket away from the process that listens on it, silently.
     with socket.socket(socket.AF_UNIX) as probe:
         if probe.connect_ex(str(path)) not in (errno.ENOENT, errno.ECONNREFUSED):
-            raise _cannot(f"{path} is taken", "Does another process of this job have the same name?")
+            raise _cannot(
+                f"{path} is taken",
+                "Another job is there, or another process of this job by the same name. Choose another folder.",
+            )
     return path
 
 

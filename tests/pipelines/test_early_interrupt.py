@@ -1,0 +1,52 @@
+"""Ctrl-C while the processes of a job start: a terminal sends it to all of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+APP = """
+    import flamecore as fc
+
+    flow = fc.Flow("words")
+    flow.source("lines", str).rebalance().key_by(lambda line: line).count().sink("counts")
+"""
+
+
+def children(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="children are read from /proc")
+@pytest.mark.parametrize("wait_s", [0.15, 0.3, 0.6])
+def test_workers_that_start_say_nothing_of_an_interrupt(wait_s: float, tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(dedent(APP))
+    (tmp_path / "lines.txt").write_text("".join(f"{number}\n" for number in range(20_000)))
+    command = [sys.executable, "-m", "flamecore", "run", "app.py", "-q", "-w", "2", "--on", "processes"]
+    command += ["--source", "lines=lines", "--set=source.lines.path=lines.txt"]
+    command += ["--sink", "counts=jsonl", "--set=sink.counts.path=out.jsonl"]
+    with (tmp_path / "said").open("w") as said:
+        job = subprocess.Popen(
+            command, cwd=tmp_path, start_new_session=True, stdin=subprocess.DEVNULL, stdout=said, stderr=said
+        )
+        try:
+            end = time.monotonic() + 30
+            while len(children(job.pid)) < 2:
+                assert job.poll() is None, (tmp_path / "said").read_text()
+                assert time.monotonic() < end, "its workers have not started in time"
+                time.sleep(0.01)
+            time.sleep(wait_s)
+            os.killpg(job.pid, signal.SIGINT)
+            code = job.wait(60)
+        finally:
+            job.kill()
+            job.wait()
+    assert "Traceback" not in (tmp_path / "said").read_text()
+    assert code in (0, 130)

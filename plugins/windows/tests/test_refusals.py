@@ -519,6 +519,19 @@ def test_a_sink_whose_readers_look_for_retractions_is_not_refused(tmp_path: Path
     assert (tmp_path / "out").read_text("utf-8") == "[1,false]\n[1,true]\n[2,false]\n"
 
 
+def test_panes_merged_with_values_are_no_panes() -> None:
+    """A state could not tell which of the values are retractions."""
+    flow = fc.Flow("mixed")
+    records = w.event_time(flow.source("records", tuple), lambda r: r[0], unit="s", watermark=watermarks.monotonic())
+    windows = records.key_by(lambda r: r[1]).window(w.fixed(seconds=10), emit="updates", panes="retracting")
+    counts = windows.count()
+    with pytest.raises(GraphError, match="retractions come to it"):
+        counts.merge(counts.map(lambda pane: pane.value)).key_by(lambda v: "all").count()
+    with pytest.raises(GraphError, match="retractions come to it"):
+        counts.map(lambda pane: pane.value).merge(counts).key_by(lambda v: "all").count()
+    counts.merge(windows.sum(lambda r: 1)).key_by(lambda pane: pane.key).count()
+
+
 def test_a_state_may_look_for_the_retractions_of_panes() -> None:
     panes = retracting("state")
     totals = panes.filter(lambda pane: True).key_by(lambda pane: pane.key)

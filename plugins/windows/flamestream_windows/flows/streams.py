@@ -352,7 +352,7 @@ class Timed(Stream[T]):
         Raises:
             GraphError: Retractions are among them that the operation would take for other items.
         """
-        if self._retracts and not (panes and (get_origin(self._type) or self._type) is Pane):
+        if self._retracts and not (panes and _has_panes(self)):
             more = ", or give it the panes themselves, which have `retraction`" if panes else ""
             raise GraphError(
                 f"{word} after {self._vertex.name!r}: retractions come to it, and without times nothing would tell "
@@ -437,7 +437,9 @@ class Timed(Stream[T]):
         made = self._stamped()._bare().merge(*(other._stamped()._bare() for other in timed), name=called)
         known = {each.vertex.name: each for stream in (self, *timed) for each in stream._origins}
         retracts = any(stream._retracts for stream in (self, *timed))
-        return Timed(made, STAMPED, tuple(known.values()), self._type, retracts=retracts)
+        # Values among panes do not tell whether they are retractions, so these are no stream of panes.
+        declared = self._type if all(map(_has_panes, (self, *timed))) or not _has_panes(self) else object
+        return Timed(made, STAMPED, tuple(known.values()), declared, retracts=retracts)
 
     def loop(  # type: ignore[override]  # inside are streams with event time
         self, body: Callable[[Timed[T]], tuple[Timed[T], Timed[U]]], *, name: str | None = None
@@ -870,6 +872,11 @@ def _all_on(side: int, values: Sequence[Any]) -> list[tuple[int, Any]]:
 
 _on_the_left.many = partial(_all_on, LEFT)  # type: ignore[attr-defined]  # a function takes any attribute
 _on_the_right.many = partial(_all_on, RIGHT)  # type: ignore[attr-defined]  # as above
+
+
+def _has_panes(stream: Timed[Any]) -> bool:
+    """Return whether the items of a stream are declared to be panes."""
+    return (get_origin(stream._type) or stream._type) is Pane
 
 
 def _takes_none_back(word: str, vertex: Vertex) -> GraphError:

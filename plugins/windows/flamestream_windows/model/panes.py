@@ -41,7 +41,8 @@ class Pane(_Fields[K, V]):
         window: The window.
         timing: Whether it is early, on time or late.
         index: Number of the pane among those of its window, from 0.
-        last: Whether no pane of this window will follow.
+        last: Whether it is known that no pane of this window will follow. It is of panes at the end of a window and its
+            lateness, and not of those that elements or earlier times bring.
         retraction: Whether it takes an equal pane back, one that was given before.
     """
 

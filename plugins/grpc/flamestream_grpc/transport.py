@@ -52,7 +52,8 @@ class GrpcTransport(LinkedTransport):
     schemes = ("grpc", "unix")
     unreachable_hint: ClassVar[str] = (
         "Is that process running, with the same job, token and TLS? One that does not take this process's "
-        "certificate looks as if it closed. connect_timeout_s under [transport.grpc] says how long to try."
+        "certificate looks as if it closed, and so does one of another transport: a job over sockets is reached at "
+        "socket:///PATH. connect_timeout_s under [transport.grpc] says how long to try."
     )
 
     def __init__(self, options: Any, context: TransportContext) -> None:

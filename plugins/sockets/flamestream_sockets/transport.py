@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from flamecore.abc.transport import SUPERVISOR, JobAddress, Outlook, TransportContext
+from flamecore.errors import ConfigError
 from flamecore.toolkit.frames import HEADER_BYTES
 from flamecore.toolkit.links.connection import BrokenConnectionError
 from flamecore.toolkit.links.options import LinkOptions, Seconds
@@ -73,7 +74,14 @@ class SocketTransport(LinkedTransport):
 
     @classmethod
     def address_of(cls, url: str) -> JobAddress:
-        return JobAddress(f"{_UNIX}{url.partition('://')[2]}")
+        path = Path(url.partition("://")[2])
+        if not path.is_absolute():
+            raise ConfigError(
+                f"{url!r} is no address of a job over sockets",
+                hint=f"Write it as socket://{Path.cwd() / path}: with three slashes, and the whole path.",
+                path="",
+            )
+        return JobAddress(f"{_UNIX}{path / f'{SUPERVISOR}.sock' if path.is_dir() else path}")
 
     # -- listening ---------------------------------------------------------------------------------------------------
 

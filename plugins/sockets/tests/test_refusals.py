@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from flamecore.abc.transport import Endpoint, TransportContext
-from flamecore.errors import ConnectError, PeerGoneError, TransportError
+from flamecore.errors import ConfigError, ConnectError, PeerGoneError, TransportError
 from flamecore.runtime.codec.codec import Codec
 from flamecore.toolkit.frames import Frame, Framing
 from flamecore.toolkit.links.connection import BrokenConnectionError
@@ -329,3 +329,11 @@ def test_another_process_at_the_same_place_is_another_peer() -> None:
             await successor.aclose()
 
     asyncio.run(run())
+
+
+def test_an_address_is_a_whole_path_or_that_of_the_folder(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no address of a job over sockets") as caught:
+        SocketTransport.address_of("socket://folder/supervisor.sock")
+    assert f"socket://{Path.cwd()}/folder/supervisor.sock" in str(caught.value)
+    assert SocketTransport.address_of(f"socket://{tmp_path}").control == f"unix:{tmp_path}/supervisor.sock"
+    assert SocketTransport.address_of(f"socket://{tmp_path}/x.sock").control == f"unix:{tmp_path}/x.sock"

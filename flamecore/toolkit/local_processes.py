@@ -73,6 +73,8 @@ class ProcessHost(NodeHost):
                 self.program,
                 str(path),
                 stdin=None if slot.terminal else asyncio.subprocess.DEVNULL,
+                # What a function prints is not the data that the job writes to its standard output.
+                stdout=its,
                 stderr=its,
                 cwd=bootstrap.get("cwd"),
                 env={**os.environ, "PYTHONPATH": _python_path(), "PYTHONUNBUFFERED": "1"},

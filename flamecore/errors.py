@@ -267,6 +267,16 @@ class CodecError(FlameError):
             vertex=vertex,
         )
 
+    def kept_by(self, vertex: str, key: str) -> CodecError:
+        """Return the same error, of the state of an operation for a key, which is given in words."""
+        return type(self)(
+            f"the state of {vertex!r} for the key {key} cannot be stored: {self.what}",
+            hint=self.hint,
+            type_name=self.type_name,
+            path=self.path,
+            vertex=vertex,
+        )
+
 
 class TooLargeError(CodecError):
     """A payload that costs more to decode than a receiver allows.

@@ -14,6 +14,7 @@ from typing import Final, Protocol
 
 from flamecore.abc.operator import GONE
 from flamecore.errors import CodecError
+from flamecore.model.failure import shorten_repr
 from flamecore.runtime.codec.codec import Codec
 from flamecore.runtime.codec.encode import PLAIN
 from flamecore.runtime.state.format import Binding, Part, Row, Section, digest_of, encode_part, encode_section
@@ -151,12 +152,25 @@ class StateWriter:
             section = Section(vertex, names, values, [])
             try:
                 return section, encode_section(self._codec, section, plain_names=plain_names, plain_values=plain_values)
-            except CodecError:
+            except CodecError as error:
                 if not any(value is GONE for value in values):
-                    raise
+                    raise self._at_key(section, error) from error
                 self._dropping.add(vertex)
         section = _section(vertex, names, values)
-        return section, encode_section(self._codec, section, plain_names=plain_names)
+        try:
+            return section, encode_section(self._codec, section, plain_names=plain_names)
+        except CodecError as error:
+            raise self._at_key(section, error) from error
+
+    def _at_key(self, section: Section, error: CodecError) -> CodecError:
+        """Return the error of the first state that cannot be stored, with its operation and key."""
+        # One by one, and only now: while all is well nobody asks which state it was.
+        for name, value in zip(section.names, section.values, strict=True):
+            try:
+                encode_section(self._codec, Section(section.vertex, [name], [value], []))
+            except CodecError as alone:
+                return alone.kept_by(section.vertex, shorten_repr(name))
+        return error  # each fits alone, but not all together
 
 
 def _section(vertex: str, names: list[object], values: list[object]) -> Section:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import flamecore as fc
 import flamestream_windows as w
-from flamecore.errors import OperationError
+from flamecore.errors import CodecError, OperationError
 from flamecore.testing import assert_deterministic
 from flamestream_windows import aggregates as agg
 from flamestream_windows import watermarks
@@ -178,3 +179,24 @@ def test_an_error_shows_the_lines_of_the_user_and_none_of_the_plugin() -> None:
     assert "test_mutation.py" in str(caught.value)
     assert "in failing: return int(total // (record[0] - 25))" in str(caught.value)
     assert "flamestream_windows/" not in str(caught.value)
+
+
+class Unknown:
+    """A class that nobody has told the codec of."""
+
+
+class KeepsWhatCannotBeStored(w.StatefulFn[str, Any, Any]):
+    seen = w.Value(object)
+
+    def on_element(self, key: str, value: Any, at: Any) -> Any:
+        self.seen.set(Unknown() if key == "b" else key)
+        return ()
+
+
+def test_a_state_that_cannot_be_stored_is_named_with_its_key(tmp_path: Path) -> None:
+    flow = stateful(KeepsWhatCannotBeStored)
+    with pytest.raises(
+        CodecError, match=r"the state of 'process' for the key 'b' cannot be stored: .*Unknown"
+    ) as caught:
+        flow.run({"records": [(1, "a"), (2, "b"), (3, "c")]}, state=tmp_path)
+    assert caught.value.vertex == "process"

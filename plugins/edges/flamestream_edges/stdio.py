@@ -52,11 +52,12 @@ class StreamChunks(Chunks):
     async def _readable(self) -> None:
         loop = asyncio.get_running_loop()
         ready: asyncio.Future[None] = loop.create_future()
-        blocking = os.get_blocking(self._descriptor)
+        # Other loops than asyncio's, such as uvloop's, switch what they wait for.
+        blocking = not isinstance(loop, asyncio.BaseEventLoop) and os.get_blocking(self._descriptor)
         try:
             loop.add_reader(self._descriptor, _resolve, ready)
             if blocking:
-                os.set_blocking(self._descriptor, True)  # uvloop has switched it
+                os.set_blocking(self._descriptor, True)
         except PermissionError:
             return  # a plain file, which is always readable and which epoll will not watch
         except NotImplementedError as error:

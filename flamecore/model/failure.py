@@ -38,7 +38,7 @@ _ENGINE: Final = str(Path(__file__).parents[1])
 _LIBRARIES: Final = tuple({*map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))})
 GROUP: Final = "flamestream."
 """Prefix of the groups of the entry points by which plugins are found."""
-_MACHINERY: Final = ("flamecore", "asyncio", "concurrent", "threading", "selectors")
+_MACHINERY: Final = ("flamecore", "asyncio", "uvloop", "concurrent", "threading", "selectors")
 _QUOTED: Final = re.compile(r": '([^']*)'")
 _WIDTH: Final = 160
 _FRAMES: Final = 3

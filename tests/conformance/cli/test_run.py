@@ -351,6 +351,7 @@ def logged(said: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("variable", [False, True])
 def test_the_log_may_be_lines_of_json(variable: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     option = ("--log", "json")
+    monkeypatch.setenv("FLAMESTREAM_EVENT_LOOP", "asyncio")  # which logs the name of its selector
     if variable:
         monkeypatch.setenv("FLAMESTREAM_LOG", "json")
         option = ()

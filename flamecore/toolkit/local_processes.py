@@ -21,7 +21,7 @@ from flamecore.abc.host import HostContext, NodeHost, NodeSlot
 _LINES_KEPT: Final = 40
 _LINE_LIMIT: Final = 64 * 1024
 _LAST_WORDS_S: Final = 0.2
-_START: Final = """
+START: Final = """
 import signal
 for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, signal.SIG_IGN)
@@ -69,7 +69,7 @@ class ProcessHost(NodeHost):
                 sys.executable,
                 "-P",  # a file in the current folder may shadow a module that Python starts with
                 "-c",
-                _START,
+                START,
                 self.program,
                 str(path),
                 stdin=None if slot.terminal else asyncio.subprocess.DEVNULL,

@@ -27,7 +27,7 @@ SECONDS = 6
 """How long it is looked at, unless FLAMESTREAM_SLOW_SINK_S says otherwise."""
 
 STATUSES = 9
-"""How often the job's status is looked at meanwhile."""
+"""Number of looks at the job's status meanwhile."""
 
 RECORD_BYTES = 2_000
 CREDIT = 2_048

@@ -114,7 +114,7 @@ class WorkerTask:
         self._due: asyncio.Handle | None = None
         """The next flush: as soon as the loop comes to it, or at a time."""
         self._due_soon = False
-        """Whether it is as soon as the loop comes to it."""
+        """True: the next flush is as soon as the loop comes to it; False: at a time."""
         self._time = monotonic
         worker.schedule.step_items = _FEWEST_ITEMS
         dealing = worker.compiled.shares is not None

@@ -12,6 +12,8 @@ from textwrap import dedent
 
 import pytest
 
+from flamecore.toolkit.local_processes import START
+
 APP = """
     import flamecore as fc
 
@@ -20,12 +22,18 @@ APP = """
 """
 
 
-def children(pid: int) -> list[str]:
-    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+def ignoring(pid: int) -> list[str]:
+    """Return the children of a process that ignore SIGINT: those that begin to import their modules."""
+    found = []
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        status = dict(line.split(":", 1) for line in Path(f"/proc/{child}/status").read_text().splitlines())
+        if int(status["SigIgn"], 16) >> (signal.SIGINT - 1) & 1:
+            found.append(child)
+    return found
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="children are read from /proc")
-@pytest.mark.parametrize("wait_s", [0.15, 0.3, 0.6])
+@pytest.mark.parametrize("wait_s", [0, 0.1, 0.5])
 def test_workers_that_start_say_nothing_of_an_interrupt(wait_s: float, tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(dedent(APP))
     (tmp_path / "lines.txt").write_text("".join(f"{number}\n" for number in range(20_000)))
@@ -38,7 +46,7 @@ def test_workers_that_start_say_nothing_of_an_interrupt(wait_s: float, tmp_path:
         )
         try:
             end = time.monotonic() + 30
-            while len(children(job.pid)) < 2:
+            while len(ignoring(job.pid)) < 2:
                 assert job.poll() is None, (tmp_path / "said").read_text()
                 assert time.monotonic() < end, "its workers have not started in time"
                 time.sleep(0.01)
@@ -50,3 +58,19 @@ def test_workers_that_start_say_nothing_of_an_interrupt(wait_s: float, tmp_path:
             job.wait()
     assert "Traceback" not in (tmp_path / "said").read_text()
     assert code in (0, 130)
+
+
+def test_a_program_ignores_signals_before_its_first_line(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(
+        "import signal, sys\n"
+        "print(__name__, sys.argv[1:], *(signal.getsignal(one).name for one in (signal.SIGINT, signal.SIGTERM)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", START, "program", "told.json"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout == "__main__ ['told.json'] SIG_IGN SIG_IGN\n"

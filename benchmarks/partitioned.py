@@ -1,4 +1,7 @@
-"""Inverted index into files, on one process and on two over gRPC, which write one file or each its own.
+"""Two inverted indexes into files, on one process and on two over gRPC, which write one file or each its own.
+
+Words of the one go to the worker that owns the word; those of the other, whose keys are words on pages, stay with the
+worker that is dealt the page.
 
 With one file the process of the control stores the outputs of all workers. The limit of a job is then its busiest
 process, so this compares the greatest CPU time of any process of a run, the supervisor included. Start and end are left
@@ -29,6 +32,9 @@ _LITTLE: Final = 10
 _ONE: Final = "1 process, one file"
 _ORDERED: Final = f"{WORKERS} processes, one file"
 _PARTITIONED: Final = f"{WORKERS} processes, partitions"
+_SHUFFLED: Final = "by word"
+_PLACED: Final = "by page"
+_FLOWS: Final = {_SHUFFLED: "tokenized_index", _PLACED: "page_words"}
 _SHORT_CPU_S: Final = 0.5
 
 
@@ -69,12 +75,13 @@ def compare(*, pages: int, rounds: int) -> tuple[Table, dict[str, Any]]:
         rounds: How often.
     """
     columns = (
+        "key",
         "way",
         "supervisor, CPU s",
         "busiest, CPU s",
         "all, CPU s",
         "x 1 process",
-        "by 2 cores",
+        "CPU, x 1",
         "by the busiest",
     )
     table = Table(f"Inverted index of {pages:,} made-up pages into files, by CPU time", columns)
@@ -90,47 +97,48 @@ def compare(*, pages: int, rounds: int) -> tuple[Table, dict[str, Any]]:
             _ORDERED: ["-w", str(WORKERS), *over],
             _PARTITIONED: ["-w", str(WORKERS), *over, "--set", "sink.index.order=partitioned"],
         }
-        runs: dict[str, list[Measured]] = {way: [] for way in ways}
-        for _ in range(rounds):
-            for way, settings in ways.items():
-                say(f"partitioned: {way}")
-                start = _run(little, folder / "out", settings)
-                runs[way].append(_run(full, folder / "out", settings).without(start))
-        _judge(table, facts, pages, runs)
-    return table, {"runs": facts, "targets": table.targets}
+        for key, flow in _FLOWS.items():
+            runs: dict[str, list[Measured]] = {way: [] for way in ways}
+            for _ in range(rounds):
+                for way, settings in ways.items():
+                    say(f"partitioned: {key}, {way}")
+                    start = _run(flow, little, folder / "out", settings)
+                    runs[way].append(_run(flow, full, folder / "out", settings).without(start))
+            facts[key] = _judge(table, key, runs)
+    return table, {"pages": pages, "runs": facts, "targets": table.targets}
 
 
-def _judge(table: Table, facts: dict[str, Any], pages: int, runs: dict[str, list[Measured]]) -> None:
+def _judge(table: Table, key: str, runs: dict[str, list[Measured]]) -> dict[str, Any]:
+    facts: dict[str, Any] = {}
     if len({run.digest for found in runs.values() for run in found}) != 1:
-        table.fail(_PARTITIONED, "its partitions, merged, are not what one process writes")
-        return
+        table.fail(f"{key}, {_PARTITIONED}", "its partitions, merged, are not what one process writes")
+        return facts
     for way, found in runs.items():
         if min(run.busiest for run in found) < _SHORT_CPU_S:  # also where the system does not tell
             table.note(NOTHING)
-            return
+            return facts
         pairs = list(zip(runs[_ONE], found, strict=True))
         times = [Spread.of([getattr(run, of) for run in found]) for of in ("supervisor", "busiest", "cpu")]
         wall = Spread.of([one.seconds / run.seconds for one, run in pairs])
+        cpu = Spread.of([run.cpu / one.cpu for one, run in pairs])
         ratio = Spread.of([one.busiest / run.busiest for one, run in pairs])
-        # On as many free cores as workers a job takes at least its share of what all processes take together.
-        cores = Spread.of([one.busiest / max(run.busiest, run.cpu / WORKERS) for one, run in pairs])
-        table.add(way, *times, wall, cores, ratio)
+        table.add(key, way, *times, wall, cpu, ratio)
         facts[way] = {
-            "pages": pages,
             **{f"{of}_cpu_s": time.facts() for of, time in zip(("supervisor", "busiest", "all"), times, strict=True)},
             "times_one": wall.facts(),
-            "times_one_by_cores": cores.facts(),
+            "cpu_times_one": cpu.facts(),
             "times_one_by_busiest": ratio.facts(),
         }
-        if way == _PARTITIONED:
-            table.target("grpc 2w", f"{way}: busiest process, times 1 process", ratio, WANTED)
+        if (key, way) == (_PLACED, _PARTITIONED):
+            table.target("grpc 2w", f"{key}, {way}: busiest process, times 1 process", ratio, WANTED)
+    return facts
 
 
-def _run(pages: str, out: Path, settings: list[str]) -> Measured:
+def _run(flow: str, pages: str, out: Path, settings: list[str]) -> Measured:
     """Run the job into an empty place, and read the sequence of its outputs."""
     source = ["--source", "pages=jsonl", "--set", f"source.pages.path={pages}"]
     sink = ["--sink", "index=jsonl", "--set", f"sink.index.path={out}"]
-    run = Run("tokenized_index", [*source, *sink, *settings], stdout=subprocess.PIPE)
+    run = Run(flow, [*source, *sink, *settings], stdout=subprocess.PIPE)
     summary = run.finish()
     supervisor = run.spent.get(run.process.pid, 0.0)
     others = tuple(spent for pid, spent in sorted(run.spent.items()) if pid != run.process.pid)

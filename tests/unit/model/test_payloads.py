@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from random import Random
 from typing import Any
 
 import pytest
@@ -55,6 +56,17 @@ def test_slices_of_lines_stay_lines(wanted: list[str], data: st.DataObject) -> N
     part = Lines("".join(wanted))[start:stop]
     assert isinstance(part, Lines)
     assert (part.text, len(part)) == ("".join(wanted[start:stop]), len(wanted[start:stop]))
+
+
+@pytest.mark.parametrize("length", [1, 8, 40, 3000])
+@given(st.randoms(use_true_random=False), st.integers(0, 400))
+def test_parts_of_lines_of_any_lengths_are_those_of_a_list(length: int, random: Random, count: int) -> None:
+    """Texts of one length, of a few lengths, and of very different ones: where they begin is found by guesses."""
+    each = [f"{'x' * (random.randrange(length) if random.random() < 0.2 else 0)}\n" for _ in range(count)]
+    places = sorted(random.randrange(count + 1) for _ in range(random.randrange(12)))
+    ends = [pair for pair in pairwise(places) if random.random() < 0.8]
+    found = [(part.text, len(part)) for part in Lines("".join(each), count).parts(ends)]
+    assert found == [("".join(each[start:end]), end - start) for start, end in ends if start < end]
 
 
 @given(noted, st.lists(st.integers(0, 50), max_size=4))

@@ -25,14 +25,14 @@ WANTED: Final = 0.9
 def compare(*, words: int, rounds: int) -> tuple[Table, dict[str, Any]]:
     """Run each number of files in turn, on one worker and on two.
 
-    One worker runs in one process, two run in two processes over gRPC.
+    One worker runs in one process, two run in two processes over sockets.
     """
     columns = ("workers, clock, files", "lines/s", "x 1 file", "by CPU time")
     table = Table(f"Word count in lines/s, {words:,} words in several files", columns)
-    if why := missing("grpc"):
+    if why := missing("socket"):
         table.note(why)
     facts: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory() as folder, transport("grpc") as over:
+    with tempfile.TemporaryDirectory() as folder, transport("socket") as over:
         full, little = ({files: _dealt(Path(folder), kind, files, words) for files in FILES} for kind in ("all", "few"))
         for workers in WORKERS[: 1 if why else None]:
             for clock in CLOCKS:

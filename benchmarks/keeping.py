@@ -75,11 +75,11 @@ def compare(*, words: int, pages: int, rounds: int) -> tuple[Table, dict[str, An
 def compare_away(*, words: int, pages: int, rounds: int) -> tuple[Table, dict[str, Any]]:
     """Both jobs with and without, on two processes; in turn, several rounds."""
     table, facts = _table(" on 2 processes"), dict[str, Any]()
-    if why := missing("grpc"):
+    if why := missing("socket"):
         table.note(why)
         return table, {"missing": why}
     sizes = {"word_count": words, "index": pages}
-    with tempfile.TemporaryDirectory() as folder, transport("grpc") as over:
+    with tempfile.TemporaryDirectory() as folder, transport("socket") as over:
         for job, size in sizes.items():
             full, little = _written(Path(folder), job, size), _written(Path(folder), job, _LITTLE)
             _alternate(table, facts, f"{job}, 2 processes", partial(_away, job, full, little, over), rounds)

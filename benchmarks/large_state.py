@@ -104,7 +104,7 @@ def _longest_gap(times: Sequence[float]) -> float:
 
 
 def away(keys: int, interval_s: float, seconds: float, kept: bool) -> float:
-    """Measure the same on two processes over gRPC, from outside.
+    """Measure the same on two processes over sockets, from outside.
 
     Args: as of `one_run`.
 
@@ -114,7 +114,7 @@ def away(keys: int, interval_s: float, seconds: float, kept: bool) -> float:
     Raises:
         RunError: The job fails, or is not through with all words in time.
     """
-    with tempfile.TemporaryDirectory() as folder, transport("grpc") as over:
+    with tempfile.TemporaryDirectory() as folder, transport("socket") as over:
         arguments = ["--source", "lines=stdin", "--sink", "counts=stdout", "-w", str(WORKERS), *over]
         if kept:
             arguments += ["--set", "state.use=sqlite", "--set", f"state.path={folder}"]
@@ -155,7 +155,7 @@ def compare(*, keys: int, rounds: int) -> tuple[Table, dict[str, Any]]:
     intervals = {"no state": 0.0, "one snapshot of all": first_s, "a snapshot every 0.5 s": 0.5}
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in intervals}
     apart: dict[str, list[float]] = {name: [] for name in intervals}
-    why = missing("grpc")
+    why = missing("socket")
     for _ in range(rounds):
         for name, interval in intervals.items():
             arguments = {"keys": keys, "interval_s": interval, "seconds": seconds, "kept": interval > 0}

@@ -1,4 +1,4 @@
-"""Two inverted indexes into files, on one process and on two over gRPC, which write one file or each its own.
+"""Two inverted indexes into files, on one process and on two over sockets, which write one file or each its own.
 
 Words of the one go to the worker that owns the word; those of the other, whose keys are words on pages, stay with the
 worker that is dealt the page.
@@ -85,11 +85,11 @@ def compare(*, pages: int, rounds: int) -> tuple[Table, dict[str, Any]]:
         "by the busiest",
     )
     table = Table(f"Inverted index of {pages:,} made-up pages into files, by CPU time", columns)
-    if why := missing("grpc"):
+    if why := missing("socket"):
         table.note(why)
         return table, {"missing": why}
     facts: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory() as name, transport("grpc") as over:
+    with tempfile.TemporaryDirectory() as name, transport("socket") as over:
         folder = Path(name)
         full, little = _written(folder / "full", pages), _written(folder / "little", _LITTLE)
         ways = {
@@ -130,7 +130,7 @@ def _judge(table: Table, key: str, runs: dict[str, list[Measured]]) -> dict[str,
             "times_one_by_busiest": ratio.facts(),
         }
         if (key, way) == (_PLACED, _PARTITIONED):
-            table.target("grpc 2w", f"{key}, {way}: busiest process, times 1 process", ratio, WANTED)
+            table.target("2 processes", f"{key}, {way}: busiest process, times 1 process", ratio, WANTED)
     return facts
 
 

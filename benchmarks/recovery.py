@@ -35,10 +35,10 @@ def compare(*, keys: int, rounds: int) -> tuple[Table, dict[str, Any]]:
     """Kill one of four workers that share so many keys."""
     columns = ("workers", "s until it is noticed", "s to the next output")
     table = Table(f"Death of one of {WORKERS} workers, {keys:,} keys", columns)
-    if why := missing("grpc"):
+    if why := missing("socket"):
         table.note(why)
         return table, {"missing": why}
-    with tempfile.TemporaryDirectory() as folder, transport("grpc") as over:
+    with tempfile.TemporaryDirectory() as folder, transport("socket") as over:
         path = Path(folder, "lines")
         words, random = many_words(keys), Random(SEED)
         with path.open("w") as file:

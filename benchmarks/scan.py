@@ -1,4 +1,4 @@
-"""Word count by scan, on one process and on two over gRPC, from two files and from one.
+"""Word count by scan, on one process and on two over sockets, from two files and from one.
 
 Workers exchange counts of blocks and send no items, so this compares the greatest CPU time of any process of a run, the
 supervisor included. Lines of one file are dealt out by blocks. Start and end are left out: the same job over a few
@@ -33,11 +33,11 @@ def compare(*, words: int, rounds: int) -> tuple[Table, dict[str, Any]]:
     """
     columns = ("files", "1 process, CPU s", "busiest of 2, CPU s", "all of 2, CPU s", "x 1 process", "by the busiest")
     table = Table(f"Word count by scan of {words:,} words, by CPU time", columns)
-    if why := missing("grpc"):
+    if why := missing("socket"):
         table.note(why)
         return table, {"missing": why}
     facts: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory() as name, transport("grpc") as over:
+    with tempfile.TemporaryDirectory() as name, transport("socket") as over:
         folder = Path(name)
         modes = {1: ["-w", "1"], WORKERS: ["-w", str(WORKERS), *over]}
         for files, flow in _FLOWS.items():
@@ -75,7 +75,7 @@ def _judge(table: Table, facts: dict[str, Any], files: int, words: int, runs: di
         "times_one": wall.facts(),
         "times_one_by_busiest": ratio.facts(),
     }
-    table.target("grpc 2w", f"scan of {files} files: busiest process, times 1 process", ratio, WANTED[files])
+    table.target("2 processes", f"scan of {files} files: busiest process, times 1 process", ratio, WANTED[files])
 
 
 def _written(folder: Path, words: int, files: int) -> str:

@@ -1,4 +1,4 @@
-"""Throughput on two processes over gRPC against one worker in one process.
+"""Throughput on two processes over sockets against one worker in one process.
 
 The job is a word count behind a costly function.
 
@@ -111,13 +111,13 @@ def compare(*, lines: int, rounds: int) -> tuple[Table, dict[str, Any]]:
         "2 apart, x 1",
         "messages/line",
     )
-    table = Table("Word count in lines/s, on 1 process and on 2 over gRPC", columns)
-    if why := missing("grpc"):
+    table = Table("Word count in lines/s, on 1 process and on 2 over sockets", columns)
+    if why := missing("socket"):
         table.note(why)
         return table, {"missing": why}
     per_us = turns_per_us()
     facts: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory() as folder, transport("grpc") as over:
+    with tempfile.TemporaryDirectory() as folder, transport("socket") as over:
         modes = {"one": (["-w", "1"], 0), "two": (["-w", str(WORKERS), *over], 0), "apart": (["-w", "1"], WORKERS - 1)}
         little = _written(Path(folder, "little"), _LITTLE)
         for cost in COSTS_US:
@@ -160,9 +160,9 @@ def _judge(table: Table, facts: dict[str, Any], cost: int, count: int, runs: dic
         "messages_per_line": messages.facts(),
     }
     if cost in WANTED:
-        table.target("grpc 2w", f"{cost} µs a line, times 1 process", wall, WANTED[cost])
+        table.target("2 processes", f"{cost} µs a line, times 1 process", wall, WANTED[cost])
         if free is not None:
-            table.target("grpc 2w", f"{cost} µs a line, the same by CPU time", free, WANTED[cost])
+            table.target("2 processes", f"{cost} µs a line, the same by CPU time", free, WANTED[cost])
 
 
 def _written(path: Path, count: int) -> Path:

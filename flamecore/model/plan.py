@@ -305,8 +305,10 @@ def owning_workers(graph: Graph, workers: int, apart: Container[Vertex] = ()) ->
     """Return the default number of workers that own key groups.
 
     All workers own some, so that work and state are shared, unless all keyed operations are light: then looking up the
-    owner of each key, and merging items of several workers, costs more than the work itself. Then half of the workers
-    own the key groups, and a single owner needs no lookup; the others do the work before.
+    owner of each key, and merging items of several workers, costs more than the work itself. One owner needs no lookup,
+    and the others do the work before. Two or more do not even get less to do each: measured with functions of 0 to
+    20 µs before the count, on 3 to 8 workers, half of them as owners took 1.3 to 1.7 times the processor time of one,
+    and the busiest process as much as with one.
 
     Args:
         graph: Graph of the job.
@@ -318,5 +320,5 @@ def owning_workers(graph: Graph, workers: int, apart: Container[Vertex] = ()) ->
     """
     keyed = [vertex for vertex in graph.vertices if isinstance(vertex.route, (ByKey, ByHash)) and vertex not in apart]
     if keyed and all(vertex.light for vertex in keyed):
-        return workers - workers // 2
+        return 1
     return workers

@@ -42,6 +42,7 @@ class Job:
             (self.folder / f"{name}.txt").write_text(text)
         chosen = {
             "job.workers": workers,
+            "job.owners": 2,
             "job.clock": self.clock,
             "job.max_in_flight": 400,
             "job.guarantee": "exactly_once",
@@ -59,7 +60,8 @@ class Job:
         async def live() -> JobReport:
             running = asyncio.create_task(job.run())
             while drain_at is not None and job.stats().items_in < drain_at and not running.done():
-                await asyncio.sleep(0)
+                # Not 0: a loop that never waits leaves the thread of the store a few ms for each call of the database.
+                await asyncio.sleep(0.001)
             if drain_at is not None:
                 job.drain()
             return await running

@@ -56,6 +56,7 @@ class Job:
     def config(self, phase: int, **more: Any) -> dict[str, Any]:
         return {
             "job.clock": self.clock,
+            "job.owners": 2,
             "job.max_in_flight": 400,
             "job.guarantee": "exactly_once",
             "state.use": "sqlite",
@@ -74,7 +75,8 @@ class Job:
         async def live() -> bool:
             running = asyncio.create_task(job.run())
             while drain_at is not None and job.stats().items_in < drain_at and not running.done():
-                await asyncio.sleep(0)
+                # Not 0: a loop that never waits leaves the thread of the store a few ms for each call of the database.
+                await asyncio.sleep(0.001)
             if drain_at is not None:
                 job.drain()
             return (await running).drained

@@ -82,6 +82,7 @@ def start(folder: Path, port: int, state: bool, *more: str) -> subprocess.Popen[
         "source.lines.path=lines.txt",
         "sink.counts.path=out.jsonl",
         "job.max_in_flight=64",  # so that a snapshot need not wait for long
+        "job.owners=4",  # the state is divided, and moves; by default one worker has all counts
         *more,
     ]
     settings += ["state.use=sqlite", "state.path=state"] if state else []

@@ -50,11 +50,11 @@ def page_of(key: tuple[str, int]) -> int:
     return key[1]
 
 
-def post(last: tuple[int, ...], found: Found) -> tuple[tuple[int, ...], list[Change]]:
+def post(last: tuple[int, ...] | None, found: Found) -> tuple[tuple[int, ...], list[Change]]:
     """Put a posting in the place of that of an earlier version of the page."""
     word, page, positions = found
     added = Change("+", word, page, positions)
-    return positions, [Change("-", word, page, last), added] if last else [added]
+    return positions, [added] if last is None else [Change("-", word, page, last), added]
 
 
 flow = fc.Flow("page-words")
@@ -63,6 +63,6 @@ flow = fc.Flow("page-words")
     .place_by(page_id)
     .flat_map(split)
     .key_by(word_on_page, place=page_of)
-    .stateful_map((), post)
+    .stateful_map(None, post)
     .sink("index")
 )

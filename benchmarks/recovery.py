@@ -52,8 +52,8 @@ def compare(*, keys: int, rounds: int) -> tuple[Table, dict[str, Any]]:
             took.append(_death(path, keys, over, Path(folder, f"state-{number}")))
     noticed, again = (Spread.of(list(each)) for each in zip(*took, strict=True))
     table.add(WORKERS, noticed, again)
-    table.target("grpc 4w", "s until the death of a worker is noticed", noticed, NOTICE_S, at_most=True)
-    table.target("grpc 4w", "s from the death of a worker to the next output", again, RECOVERY_S, at_most=True)
+    table.target("4 processes", "s until the death of a worker is noticed", noticed, NOTICE_S, at_most=True)
+    table.target("4 processes", "s from the death of a worker to the next output", again, RECOVERY_S, at_most=True)
     return table, {"keys": keys, "seconds": took, "targets": table.targets}
 
 

@@ -111,7 +111,9 @@ nor one that waits; --on processes gives each a process of its own
 
 @pytest.mark.grpc
 def test_check_prints_the_processes_of_one_host() -> None:
-    done = check("workers = 3\nowners = 2\n[transport]\nuse = 'grpc'\n[acker]\nuse = 'sharded'\n[deploy]\nacker = 'worker'")
+    done = check(
+        "workers = 3\nowners = 2\n[transport]\nuse = 'grpc'\n[acker]\nuse = 'sharded'\n[deploy]\nacker = 'worker'"
+    )
     assert done.exit_code == 0, done.stderr
     assert processes(done) == dedent("""\
         process        supervisor: the control, rear/counts

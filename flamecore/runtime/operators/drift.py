@@ -243,11 +243,11 @@ class DriftOperator(StatefulOperator):
 
     def _accumulating(self, accumulate: Callable[[object, object], object]) -> Work:
         """Return the processing of items with one output each: key and new state."""
-        layered, add, key_of = self.states, self.states.add, self._key_of
+        layered, load, key_of = self.states, self.states.load, self._key_of
 
         def work(orders: Orders, trace: int, payloads: Sequence[object]) -> int:
             states = layered.top
-            state_of, (later, earlier) = states.get, layered.below
+            state_of = states.get
             keys: list[object] = []
             before: list[object] = []
             afters: list[object] = []
@@ -255,10 +255,8 @@ class DriftOperator(StatefulOperator):
                 for payload in payloads:
                     key = key_of(payload)
                     state = state_of(key, ABSENT)
-                    if state is ABSENT and (state := later(key, ABSENT)) is ABSENT:
-                        state = earlier(key, ABSENT)
-                        if state is ABSENT:
-                            state = add(key)
+                    if state is ABSENT:
+                        state = load(key)
                     states[key] = after = accumulate(state, payload)
                     keys.append(key)
                     before.append(state)
@@ -279,12 +277,12 @@ class DriftOperator(StatefulOperator):
 
         It is `_accumulating` without a call and an entry of the note for each item.
         """
-        layered, add, key_of = self.states, self.states.add, self._key_of
+        layered, load, key_of = self.states, self.states.load, self._key_of
         keys_of = many_of(key_of)
 
         def work(orders: Orders, trace: int, payloads: Sequence[object]) -> int:
             states: dict[object, Any] = layered.top
-            count_of, (later, earlier) = states.get, layered.below
+            count_of = states.get
             known = _all_keys(keys_of, payloads)
             keys: list[object] = []
             counts: list[int] = []
@@ -294,20 +292,16 @@ class DriftOperator(StatefulOperator):
                     for payload in payloads:
                         key = key_of(payload)
                         count = count_of(key)
-                        if count is None and (count := later(key)) is None:
-                            count = earlier(key)
-                            if count is None:
-                                count = add(key)
+                        if count is None:
+                            count = load(key)
                         states[key] = count = count + 1
                         keys.append(key)
                         counts.append(count)
                 else:
                     for key in known:
                         count = count_of(key)
-                        if count is None and (count := later(key)) is None:
-                            count = earlier(key)
-                            if count is None:
-                                count = add(key)
+                        if count is None:
+                            count = load(key)
                         states[key] = count = count + 1
                         counts.append(count)
             except Exception:  # noqa: BLE001 - as above
@@ -323,11 +317,11 @@ class DriftOperator(StatefulOperator):
 
     def _advancing(self, advance: Callable[[object, object], tuple[object, Iterable[object]]]) -> Work:
         """Return the processing of items with any number of outputs each."""
-        layered, add, key_of = self.states, self.states.add, self._key_of
+        layered, load, key_of = self.states, self.states.load, self._key_of
 
         def work(orders: Orders, trace: int, payloads: Sequence[object]) -> int:
             states = layered.top
-            state_of, (later, earlier) = states.get, layered.below
+            state_of = states.get
             keys: list[object] = []
             before: list[object] = []
             counts: list[int] = []
@@ -336,10 +330,8 @@ class DriftOperator(StatefulOperator):
                 for payload in payloads:
                     key = key_of(payload)
                     state = state_of(key, ABSENT)
-                    if state is ABSENT and (state := later(key, ABSENT)) is ABSENT:
-                        state = earlier(key, ABSENT)
-                        if state is ABSENT:
-                            state = add(key)
+                    if state is ABSENT:
+                        state = load(key)
                     after, results = advance(state, payload)
                     found = list(results)
                     states[key] = after

@@ -6,7 +6,7 @@ as it would anyway. Only the first item of a key since a snapshot misses there, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
@@ -33,7 +33,7 @@ class LayeredState:
     Attributes:
         top: States changed since the last cut. `load` finds the state of a key that is not there.
         names: With snapshots, all keys with a state, and perhaps some that have lost theirs.
-        key_types: With snapshots, the exact types of all keys in `names` and in the layers below the top.
+        key_types: With snapshots, the exact types of all keys in all layers and in `names`.
     """
 
     def __init__(self, initial: object, *, snapshots: bool) -> None:
@@ -47,36 +47,23 @@ class LayeredState:
         self._unmoved = iter(self._cut.items())  # changes still to move from `_cut` to `_old`
         self._moved = 0
 
-    @property
-    def below(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        """Return `dict.get` of both layers below the top, the later one first; good until the next cut.
-
-        A loop over many items asks them, and `add` for a key that is in neither, in place of `load`, whose call takes
-        longer than both: after each snapshot every key is looked for below once.
-        """
-        return self._cut.get, self._old.get
-
     def load(self, key: object) -> object:
         """Return the state of a key that is not in `top`; it may be a new key.
 
         Raises:
             TypeError: The value cannot be a key.
         """
+        if self._snapshots:
+            # Of each key that enters the top layer, and not of new keys only: equal keys may be of several types.
+            self.key_types.add(type(key))
         state = self._old.get(key, ABSENT)
         if self._cut:
             state = self._cut.get(key, state)
-        return self.add(key) if state is ABSENT else state
-
-    def add(self, key: object) -> object:
-        """Return the state of a key that is in no layer.
-
-        Raises:
-            TypeError: The value cannot be a key.
-        """
+        if state is not ABSENT:
+            return state
         check_key(key)
         if self._snapshots:
             self.names.append(key)
-            self.key_types.add(type(key))
         return self._initial
 
     def get(self, key: object) -> object:
@@ -111,8 +98,7 @@ class LayeredState:
         # States that `trim` has not moved in time are moved now: there is one middle layer only.
         self._old.update(self._unmoved)
         cut, old, initial = self.top, self._old, self._initial
-        # Of each key of the top layer, and not of new keys only: equal keys may be of several types.
-        self.key_types.update(map(type, cut), map(type, since))
+        self.key_types.update(map(type, since))
         self.top = {key: cut[key] for key in since if key in cut}
         for key, state in since.items():
             if state is not initial or key in old:
@@ -129,10 +115,9 @@ class LayeredState:
         """Merge some of the last cut below, to save work at the next one."""
         if self._cut:
             # In shares: moved at once, a large cut would hold up the items for as long as it takes.
-            # `islice` goes on in the iterator, so no entry is gone over twice. A dictionary is made first: it is merged
-            # in three quarters of the time of pairs.
+            # `islice` goes on in the iterator, so no entry is gone over twice.
             some = min(max(len(self._cut) // _SHARE, _LEAST), _MOST)
-            self._old.update(dict(islice(self._unmoved, some)))
+            self._old.update(islice(self._unmoved, some))
             self._moved += some
             if self._moved >= len(self._cut):
                 self._cut = {}
@@ -164,8 +149,8 @@ class LabelledState(LayeredState):
         super().__init__(initial, snapshots=False)
         self._by_time: dict[bytes, list[Any]] = {}  # for each time as in orders, the keys of its labels
 
-    def add(self, key: Any) -> object:
-        state = super().add(key)
+    def load(self, key: Any) -> object:
+        state = super().load(key)
         self._by_time.setdefault(key[0][:TIME_BYTES], []).append(key)
         return state
 

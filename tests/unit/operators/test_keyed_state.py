@@ -121,19 +121,6 @@ def test_a_large_cut_is_moved_a_share_at_a_time() -> None:
     assert states.snapshot_of([5, "old"]) == {5: 1, "old": 1}
 
 
-def test_the_layers_below_have_what_load_finds() -> None:
-    states = LayeredState(0, snapshots=True)
-    states.restore({"old": 1, "both": 2})
-    states.top["both"] = 3
-    states.cut({})
-    for trims in range(3):
-        later, earlier = states.below
-        assert (later("both") or earlier("both")) == states.load("both") == 3, trims
-        assert (later("old") or earlier("old")) == states.load("old") == 1, trims
-        assert later("new") is earlier("new") is None
-        states.trim()
-
-
 def test_the_types_of_all_keys_are_known_also_of_equal_ones() -> None:
     """A dictionary keeps the first of several equal keys: 1, True and 1.0 may take each other's place at a cut."""
     states = LayeredState(0, snapshots=True)
@@ -142,6 +129,7 @@ def test_the_types_of_all_keys_are_known_also_of_equal_ones() -> None:
     assert states.key_types == {int, str}
     assert set(map(type, states.cut({}))) == {int, str}
     states.top[True] = states.load(True) + 1  # type: ignore[operator]
+    assert states.key_types == {int, str, bool}
     assert [*states.cut({1.0: 1})] == [True]
     assert [*map(type, states.top)] == [float]
     assert states.key_types == {int, str, bool, float}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -41,7 +42,9 @@ def transport(name: str) -> Iterator[list[str]]:
 
 def missing(name: str) -> str:
     """Return why jobs cannot run over a transport here; empty if they can."""
-    if name != "socket" and find_spec(name) is None:
+    if name == "socket":
+        return "" if hasattr(socket, "AF_UNIX") else "this system has no unix sockets"
+    if find_spec(name) is None:
         return f"the client of {name} is not installed"
     if name == "nats":
         from flamecore.errors import MissingDependencyError

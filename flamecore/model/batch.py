@@ -968,7 +968,7 @@ class Lines(Sequence[str]):
                 yield Lines(self.text[first:at], end - start)
 
     def _start_of(self, index: int, before: int, low: int) -> int:
-        """Return where a text starts, or ends the last, which is not before another one.
+        """Return where a text starts that is not before another one; the end, for the number behind the last.
 
         Args:
             index: Number of the text.
@@ -976,7 +976,7 @@ class Lines(Sequence[str]):
             low: Where the other one starts.
         """
         # Where it is, is guessed from the lengths on average, and newlines are counted up to there: that takes a third
-        # of the time in which the texts would be split apart and joined. No text is made.
+        # to all of the time in which the texts would be split apart and joined. No text is made.
         text, left, high, lines = self.text, index - before, len(self.text), self._count - before
         if not left:
             return low

@@ -113,7 +113,12 @@ class Bench:
 
     async def within(self, law: str, awaitable: Awaitable[T], what: str) -> T:
         """Return the result of a call that must succeed soon; see `testing.laws.within`."""
-        return await within(self.setup.limit_s, law, awaitable, what)
+        try:
+            return await within(self.setup.limit_s, law, awaitable, what)
+        except LawBroken as broken:
+            if self._lost:
+                broken.add_note(f"Reported as lost before: {self._lost}")
+            raise
 
     async def refused(self, error: type[FlameError], law: str, what: str, call: Callable[[], Any]) -> None:
         """Check that a call, or the awaitable it returns, ends with an error."""
@@ -137,6 +142,25 @@ class Bench:
             tuple(await self.within(law, endpoint.receive(), f"message {number + 1} of {count} at {endpoint.address}"))
             for number in range(count)
         ]
+
+    async def exchange(self, receiving: Awaitable[T], *sending: Awaitable[None]) -> T:
+        """Return the result of receiving while others send, all of which must succeed.
+
+        Raises:
+            LawBroken: A sender's error, which comes first: messages do not arrive because of it.
+        """
+        said, taking = asyncio.gather(*sending), asyncio.ensure_future(receiving)
+        try:
+            await asyncio.wait((said, taking), return_when=asyncio.FIRST_COMPLETED)
+            if said.done():
+                await self.within("loss", said, "sending")
+            got = await taking
+            await self.within("room", said, "sending what has been received")
+        finally:
+            taking.cancel()
+            said.cancel()
+            await asyncio.gather(taking, said, return_exceptions=True)
+        return got
 
     async def expect(self, endpoint: Endpoint, sender: str, wanted: Sequence[Any]) -> None:
         """Receive the messages of the only sender; raise the law that is broken, if any."""

@@ -19,6 +19,7 @@ A transport that claims `multi_process` is checked twice: all addresses in one p
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any, Final
@@ -27,7 +28,7 @@ from flamecore.abc.transport import Endpoint, JobAddress, Transport, TransportCo
 from flamecore.errors import CodecError, PeerGoneError, TransportClosedError, TransportError
 from flamecore.runtime.config.schemes import has_scheme, schemes_of
 from flamecore.testing.bench.transports import LIMIT_S, Bench, Make, Note, Setup, judge, setups
-from flamecore.testing.faults import Faulty
+from flamecore.testing.faults import Disconnects, Faulty
 from flamecore.testing.laws import LawBroken
 
 __all__ = [
@@ -42,6 +43,8 @@ __all__ = [
 ]
 
 _STALL_S: Final = 0.05
+_BUSY_TURNS: Final = 8
+"""Turns of the event loop in which a connection is mended, about; a process is busy after each of them."""
 
 
 async def check_channels(setup: Setup) -> None:
@@ -61,17 +64,39 @@ async def check_channels(setup: Setup) -> None:
 
     async with Bench(setup) as bench:
         left, right = await bench.bind("worker/0"), await bench.bind("worker/1")
-        both = asyncio.gather(talk(left, "worker/1"), talk(right, "worker/0"))
-        await asyncio.gather(bench.expect(right, "worker/0", notes), bench.expect(left, "worker/1", notes))
-        await bench.within("room", both, "sending what has been received")
+        heard = asyncio.gather(bench.expect(right, "worker/0", notes), bench.expect(left, "worker/1", notes))
+        await bench.exchange(heard, talk(left, "worker/1"), talk(right, "worker/0"))
     async with Bench(setup) as bench:
         rear = await bench.bind("rear/out")
         workers = [await bench.bind(f"worker/{index}") for index in range(4)]
-        all_said = asyncio.gather(*(talk(worker, "rear/out") for worker in workers))
-        got = await bench.take(rear, len(notes) * len(workers))
-        await bench.within("room", all_said, "sending what has been received")
+        taking = bench.take(rear, len(notes) * len(workers))
+        got = await bench.exchange(taking, *(talk(worker, "rear/out") for worker in workers))
         for worker in workers:
             judge(notes, [message for sender, message in got if sender == worker.address])
+
+
+async def check_busy(setup: Setup, busy_s: float) -> None:
+    """Check that a process may have no time while it mends its connections: the other one is not lost for that.
+
+    Args:
+        setup: The setup, of a transport whose connections can be broken on purpose.
+        busy_s: Seconds without time, as in a long function of a user.
+
+    Raises:
+        LawBroken: `loss`, or `close`.
+    """
+    async with Bench(setup) as bench:
+        worker, rear = await bench.bind("worker/0"), await bench.bind("rear/out")
+        await bench.exchange(bench.expect(rear, "worker/0", [Note(0)]), worker.send("rear/out", Note(0)))
+        for turns in range(_BUSY_TURNS):
+            for process in bench.processes:
+                if isinstance(process, Disconnects):
+                    process.disconnect()
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            time.sleep(busy_s)
+            note = Note(turns)
+            await bench.exchange(bench.expect(rear, "worker/0", [note]), worker.send("rear/out", note))
 
 
 async def check_large(setup: Setup) -> None:
@@ -88,9 +113,7 @@ async def check_large(setup: Setup) -> None:
             for note in notes:
                 await worker.send("rear/out", note)
 
-        said = asyncio.create_task(talk())
-        await bench.expect(rear, "worker/0", notes)
-        await bench.within("room", said, "sending what has been received")
+        await bench.exchange(bench.expect(rear, "worker/0", notes), talk())
 
 
 async def check_room(setup: Setup) -> None:
@@ -373,12 +396,14 @@ class FaultyTransportTests(TransportTests):
     Every fault has to happen in the course of the checks, or they would show nothing.
 
     Attributes:
+        busy_s: Time for which processes are busy while they mend connections: longer than the transport waits for one.
         seeds: Seeds of the faults; each check is run with each of them.
         faults: Names of the faults that have to happen: those of `Faulty.faults`, and of `refused` if the transport
             counts there what it has refused.
     """
 
     most: int = 1000
+    busy_s: float = 0.6
     seeds: Sequence[int] = (1, 2)
     faults: Collection[str] = ("delay", "full", "reorder")
     _happened: Counter[str]
@@ -406,6 +431,10 @@ class FaultyTransportTests(TransportTests):
         for faulty in made:
             self._happened.update(faulty.faults)
             self._happened.update(getattr(faulty.transport, "refused", {}))
+
+    def test_busy(self) -> None:
+        *_, most_processes = setups(self.make, limit_s=self.limit_s)
+        asyncio.run(check_busy(most_processes, self.busy_s))
 
     def test_every_fault_happened(self) -> None:
         # The other tests may have run before, or not at all.

@@ -22,6 +22,8 @@ _BATCH_BYTES: Final = 256 * 2**10
 _PAUSE_S: Final = 0.02
 _PAUSE_MOST_S: Final = 0.2
 _FAREWELL_S: Final = 1.0
+_IN_VAIN: Final = 5
+"""Fewest connections in a row that carry nothing before the process at the other end counts as lost."""
 
 
 class Home(Protocol):
@@ -43,6 +45,9 @@ class Home(Protocol):
 
         See `LinkedTransport.dial`.
         """
+
+    async def reachable(self, location: str) -> bool:
+        """Return whether a process listens at a location, even if too busy to answer."""
 
     def count_refused(self, error: FrameError) -> None:
         """Count a refused message."""
@@ -157,7 +162,7 @@ class Link:
         """
         clock = asyncio.get_running_loop().time
         connection = await self._connect(clock() + self.options.connect_timeout_s)
-        broken_since = 0.0
+        broken_since, in_vain = 0.0, 0
         while True:
             try:
                 broken = await self._carry(connection)
@@ -168,16 +173,19 @@ class Link:
                 return PeerGoneError(f"{self.location} has closed", address="", peer=self.location)
             # A connection that breaks before it has carried a frame has not mended anything.
             if self._moved or not any(channel.kept for channel in self.channels.values()):
-                broken_since = clock()
-            elif clock() < broken_since + self.options.reconnect_timeout_s:
-                await asyncio.sleep(_PAUSE_S)
+                broken_since, in_vain = clock(), 0
             else:
-                broken.hopeless = True
+                in_vain += 1
+                late = clock() >= broken_since + self.options.reconnect_timeout_s
+                broken.hopeless = broken.hopeless or (late and in_vain >= _IN_VAIN)
+                await asyncio.sleep(_PAUSE_S)
             self._moved = False
             try:
                 if broken.hopeless:
                     raise broken
-                connection = await self._connect(broken_since + self.options.reconnect_timeout_s)
+                connection = await self._connect(
+                    broken_since + self.options.reconnect_timeout_s, broken_since + self.options.connect_timeout_s
+                )
             except (BrokenConnectionError, ConnectError) as error:
                 raise PeerGoneError(
                     f"{self.location} is gone without having closed: {broken}",
@@ -186,11 +194,12 @@ class Link:
                     peer=self.location,
                 ) from error
 
-    async def _connect(self, deadline: float) -> Dialed:
+    async def _connect(self, deadline: float, last: float = 0.0) -> Dialed:
         """Try to connect until it works.
 
         Args:
             deadline: In time of the event loop's clock; one attempt is made in any case.
+            last: Deadline for a process that is reachable then.
 
         Raises:
             ConnectError: The deadline has passed, or no attempt can work.
@@ -211,8 +220,11 @@ class Link:
                 # The last attempt has little time: an earlier one's error says more.
                 known = known if known is not None and error.late else error
                 if clock() + pause_s >= deadline:
-                    text = f"there is no answer at {self.location}, tried {attempts} times: {known}"
-                    raise self._unreachable(text) from error
+                    # Time passes also while this process is busy, or gets none: that says nothing about the other one.
+                    if not (error.late and clock() < last and await self._home.reachable(self.location)):
+                        text = f"there is no answer at {self.location}, tried {attempts} times: {known}"
+                        raise self._unreachable(text) from error
+                    deadline = clock() + self.options.reconnect_timeout_s
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, _PAUSE_MOST_S)
 

@@ -24,7 +24,8 @@ class LinkOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         window_bytes: Most bytes on that way; one message more may be under way, however large.
         send_timeout_s: Maximum wait of `send` for a receiver that has no room.
         connect_timeout_s: Maximum time for the first connection to a process; attempts are repeated until then.
-        reconnect_timeout_s: Time after which the process at the end of a broken connection counts as lost.
+        reconnect_timeout_s: Time after which the process at the end of a broken connection counts as lost; one that
+            listens, and is only busy, has `connect_timeout_s`.
     """
 
     max_frame_bytes: Annotated[int, msgspec.Meta(ge=1024, le=MOST_BYTES)] = MAX_BODY_BYTES

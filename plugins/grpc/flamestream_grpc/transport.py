@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -241,11 +242,11 @@ class GrpcTransport(LinkedTransport):
         ready, refused = grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.TRANSIENT_FAILURE
         channel = self._channel(location)
         try:
-            async with asyncio.timeout(self.options.reconnect_timeout_s):
-                while (state := channel.get_state(try_to_connect=True)) not in (ready, refused):
-                    await channel.wait_for_state_change(state)
-        except TimeoutError:
-            return False
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self.options.reconnect_timeout_s):
+                    while (state := channel.get_state(try_to_connect=True)) not in (ready, refused):
+                        await channel.wait_for_state_change(state)
+            # Asked again: gRPC connects also while this process is busy, and time passes.
+            return channel.get_state() is ready
         finally:
             await channel.close()
-        return state is ready

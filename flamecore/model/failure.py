@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import os
 import re
+import signal
 import sys
 import sysconfig
 import traceback
@@ -170,14 +171,15 @@ class Failure(NamedTuple):
         return error
 
 
-def exit_error(error: SystemExit) -> JobError:
-    """Return the error of user code that calls `sys.exit`, even with 0.
+def exit_error(error: SystemExit | KeyboardInterrupt) -> JobError:
+    """Return the error of user code that calls `sys.exit`, even with 0, or raises `KeyboardInterrupt`.
 
     The job has not ended then.
     """
     lines = user_lines(error)
+    done = f"called sys.exit({error.code!r})" if isinstance(error, SystemExit) else "raised KeyboardInterrupt"
     return JobError(
-        f"a function of the flow, a source or a sink has called sys.exit({error.code!r}){':' * bool(lines)}{lines}",
+        f"a function of the flow, a source or a sink has {done}{':' * bool(lines)}{lines}",
         hint="Raise another exception, which says what is wrong with which record. To end the job, end its input.",
     )
 
@@ -198,14 +200,24 @@ def memory_error(error: MemoryError, during: str) -> JobError:
     )
 
 
-def ending_error(error: SystemExit | Exception, during: str) -> Exception:
+ENDING: Final = (SystemExit, KeyboardInterrupt, MemoryError)
+"""Errors of user code that would end the process, and not only an item."""
+
+
+def ending_error(error: SystemExit | KeyboardInterrupt | Exception, during: str) -> Exception:
     """Return the error that ends a job whose code has raised `error`.
 
     Args:
         error: The error, with its traceback.
         during: Description of the current work.
+
+    Raises:
+        KeyboardInterrupt: The error itself, unless this process ignores Ctrl-C, as those of a job on several do.
     """
-    if isinstance(error, SystemExit):  # asyncio would let it through, and the process would end without a reason
+    if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        raise error
+    # asyncio would let them through, and the process would end without a reason.
+    if isinstance(error, SystemExit | KeyboardInterrupt):
         return exit_error(error)
     return memory_error(error, during) if isinstance(error, MemoryError) else error
 

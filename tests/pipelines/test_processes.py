@@ -51,6 +51,8 @@ LEAVING = """
     def picky(line: str) -> str:
         if line == "leave":
             sys.exit(0)  # "leave"
+        if line == "interrupt":
+            raise KeyboardInterrupt
         return line
 
 
@@ -287,6 +289,17 @@ def test_a_function_that_calls_exit_ends_the_job_and_is_named(tmp_path: Path, ov
     assert ended.returncode == 1
     assert "sys.exit(0)" in ended.stderr
     assert 'sys.exit(0)  # "leave"' in ended.stderr, "the line that did it"
+    assert "there is no answer" not in ended.stderr
+
+
+def test_a_function_that_raises_keyboard_interrupt_ends_the_job_and_is_named(tmp_path: Path, over: list[str]) -> None:
+    """No key can have been pressed: processes of a job ignore the signal."""
+    app = write(tmp_path, "app.py", LEAVING)
+    lines = write(tmp_path, "lines.txt", "a\nb\ninterrupt\nc\n")
+    ended = run("run", app, "--source", "lines=lines", "--set", f"source.lines.path={lines}", *over, "-w", "2", "-q")
+    assert ended.returncode == 1
+    assert "has raised KeyboardInterrupt" in ended.stderr
+    assert "in picky: raise KeyboardInterrupt" in ended.stderr
     assert "there is no answer" not in ended.stderr
 
 

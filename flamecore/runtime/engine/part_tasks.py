@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from flamecore.errors import SinkError
-from flamecore.model.failure import ending_error
+from flamecore.model.failure import ENDING, ending_error
 from flamecore.runtime.tasks.deadlines import CallDeadline
 from flamecore.runtime.tasks.event_loop import start
 from flamecore.runtime.tasks.partition_task import PartitionTask
@@ -76,9 +76,9 @@ class PartTasks:
 async def _run(part: Part) -> None:
     """Run a part.
 
-    User code that raises `SystemExit` or `MemoryError` ends the job, like any other error.
+    User code that raises one of `ENDING` ends the job, like any other error.
     """
     try:
         await part.run()
-    except (SystemExit, MemoryError) as error:
+    except ENDING as error:
         raise ending_error(error, f"the work of a {type(part).__name__}") from error

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from flamecore.abc.source import Batch
 from flamecore.abc.transport import Delivery
 from flamecore.model.clock import STOPWATCH
-from flamecore.model.failure import ending_error
+from flamecore.model.failure import ENDING, ending_error
 from flamecore.model.messages import Busy, Committed, Delivered, Items, MinTimes, Outgoing, Prepare, Released, Settled
 from flamecore.model.meta import MIN_TIME
 from flamecore.runtime.parts.counters import NodeStats
@@ -226,7 +226,7 @@ class WorkerTask:
         try:
             with self._working:
                 self.flush()
-        except (SystemExit, Exception) as error:  # noqa: BLE001 - handed to the job, which ends with it
+        except (*ENDING, Exception) as error:  # noqa: BLE001 - handed to the job, which ends with it
             self.sender.fail(ending_error(error, f"the work of a {type(self).__name__}"))
 
     async def run(self) -> None:

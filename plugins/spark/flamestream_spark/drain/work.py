@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from flamecore.abc.host import PackedFlow
 from flamecore.model.batch import pack
-from flamecore.model.failure import Failure, ending_error
+from flamecore.model.failure import ENDING, Failure, ending_error
 from flamecore.model.graph import Graph
 from flamecore.model.meta import FrontId
 from flamecore.model.settings import JobSettings
@@ -91,7 +91,7 @@ class Work:
         for orders, payloads in read_pieces(place, self.tasks[number], codec):
             try:
                 outcome = suffix.run(orders, payloads)
-            except (SystemExit, MemoryError) as error:
+            except ENDING as error:
                 raise ending_error(error, "the work of a task of Spark") from error
             failures = [(order, without_error(failure)) for order, failure in outcome.failures]
             fatal = next((failure for _, failure in failures if failure.fatal), None)

@@ -115,6 +115,7 @@ class WorkerTask:
         """The next flush: as soon as the loop comes to it, or at a time."""
         self._due_soon = False
         """True: the next flush is as soon as the loop comes to it; False: at a time."""
+        self._failed = False
         self._time = monotonic
         worker.schedule.step_items = _FEWEST_ITEMS
         dealing = worker.compiled.shares is not None
@@ -154,13 +155,21 @@ class WorkerTask:
         Args:
             now: Time of the event loop, if the caller has just asked for it.
         """
+        # Messages behind one that could not be sent would be a riddle to others: a tracker that lacks a report would
+        # end the job, without the reason.
+        if self._failed:
+            return
         if now is None:
             now = self._time()
         worker = self.worker
-        if worker.schedule.has_steps:
-            self._step(now)
-        outgoing = worker.flush(now, stepped=True)
-        self.sender.send_all(self._sent(outgoing) if self.partitions else outgoing)
+        try:
+            if worker.schedule.has_steps:
+                self._step(now)
+            outgoing = worker.flush(now, stepped=True)
+            self.sender.send_all(self._sent(outgoing) if self.partitions else outgoing)
+        except BaseException:
+            self._failed = True
+            raise
         if self.snapshots is not None:
             self.snapshots.wake()
         if self._due is not None:

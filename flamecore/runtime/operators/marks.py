@@ -15,6 +15,7 @@ from typing import Any, Final
 from flamecore.abc.operator import Operator, Site, Step
 from flamecore.model.batch import Orders, ascending
 from flamecore.model.failure import FlowMistake, shorten_repr
+from flamecore.model.messages import first_mark
 from flamecore.model.meta import GLOBAL_TIME_BYTES, MIN_TIME, decode_time, encode_time
 from flamecore.model.ordered import (
     BEGUN,
@@ -56,7 +57,7 @@ class MarkWays:
 
     def __init__(self, plan: Plan, worker: int, outboxes: Outboxes) -> None:
         self._plan, self._worker, self._outboxes = plan, worker, outboxes
-        self.first = 2 * len(plan.graph.vertices) + 1  # behind the vertices and their failures
+        self.first = first_mark(len(plan.graph.vertices))
         self.segments = plan.segments.entered
         self.buffers: dict[int, OrderedBuffer] = {}
         self.markings: dict[str, list[MarkingOperator]] = {}

@@ -325,8 +325,10 @@ class FileSink(Sink):
         Raises:
             SinkError: There is none, or others have written to the file after it was closed.
         """
-        hint = 'Put it back as it was; or add to the end of what others have left: mode = "append". To start afresh, '
-        hint += "take it away, and what the job keeps of its state."
+        hint = "Put it back as it was"
+        if not self._keeps_orders:  # a partition is never another's
+            hint += '; or add to the end of what others have left: mode = "append"'
+        hint += ". To start afresh, take it away, and what the job keeps of its state."
         if found[0].owner == NOBODY and self._size() > found[0].length:  # no batch can have been cut short
             was, now = found[0].length, self._size()
             what = (

@@ -165,6 +165,25 @@ def test_a_file_that_is_missing_is_not_taken_for_an_empty_one(tmp_path: Path, wo
     asyncio.run(run())
 
 
+def test_a_shortened_file_is_refused_without_an_impossible_hint(tmp_path: Path) -> None:
+    async def run() -> None:
+        sink = parts(tmp_path / "out")
+        first, second = await opened(sink, 2)
+        await first.write_ordered(6, orders_at(5), ["a"])
+        await second.write_ordered(7, orders_at(6), ["b"])
+        for each in (first, second, sink):
+            await each.sync(7)
+            await each.aclose()
+        path = tmp_path / "out" / "part-00001.jsonl"
+        path.write_bytes(path.read_bytes()[:-2])
+        with pytest.raises(SinkError, match=r"part-00001.jsonl cannot be resumed: it is 2 bytes long") as caught:
+            await opened(parts(tmp_path / "out"), 2)
+        assert "Put it back as it was" in caught.value.hint
+        assert "append" not in caught.value.hint, "which partitions cannot"
+
+    asyncio.run(run())
+
+
 def test_damage_is_found_in_rows_and_in_orders(tmp_path: Path) -> None:
     async def run() -> None:
         sink = parts(tmp_path / "out")

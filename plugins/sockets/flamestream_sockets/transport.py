@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -160,6 +161,7 @@ class SocketTransport(LinkedTransport):
     async def reachable(self, location: str) -> bool:
         with socket.socket(socket.AF_UNIX) as probe:
             probe.setblocking(False)
-            if probe.connect_ex(location.removeprefix(_UNIX)):
+            # EAGAIN: it listens, and so many wait to be accepted that there is no room for one more.
+            if probe.connect_ex(location.removeprefix(_UNIX)) not in (0, errno.EAGAIN):
                 return False
             return not is_stopped(probe)

@@ -8,7 +8,7 @@ import socket
 import stat
 import struct
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -219,6 +219,29 @@ def test_nothing_listens_where_a_process_was_killed() -> None:
             with pytest.raises(ConnectError, match="nothing listens at"):
                 await endpoint.send("b/0", "hello")
             await asking.aclose()
+
+    asyncio.run(run())
+
+
+def test_a_process_too_busy_to_accept_is_reachable_and_one_that_has_ended_is_not() -> None:
+    async def run() -> None:
+        with (
+            TemporaryDirectory(prefix="flame") as folder,
+            socket.socket(socket.AF_UNIX) as busy,
+            ExitStack() as callers,
+        ):
+            path = f"{folder}/busy.sock"
+            busy.bind(path)
+            busy.listen(0)
+            transport = SocketTransport(None, Pair(folder).context("a"))
+            while True:  # until nobody else has room to wait
+                caller = callers.enter_context(socket.socket(socket.AF_UNIX))
+                caller.setblocking(False)
+                if caller.connect_ex(path):
+                    break
+            assert await transport.reachable(f"unix:{path}")
+            busy.close()
+            assert not await transport.reachable(f"unix:{path}")
 
     asyncio.run(run())
 

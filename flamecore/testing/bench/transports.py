@@ -6,7 +6,7 @@ import asyncio
 import tempfile
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from itertools import zip_longest
 from types import TracebackType
@@ -159,7 +159,9 @@ class Bench:
         finally:
             taking.cancel()
             said.cancel()
-            await asyncio.gather(taking, said, return_exceptions=True)
+            with suppress(TimeoutError):  # a transport may take no notice
+                async with asyncio.timeout(self.setup.limit_s):
+                    await asyncio.gather(taking, said, return_exceptions=True)
         return got
 
     async def expect(self, endpoint: Endpoint, sender: str, wanted: Sequence[Any]) -> None:

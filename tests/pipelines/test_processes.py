@@ -282,24 +282,23 @@ def test_a_failing_function_ends_the_job_with_its_record(tmp_path: Path, over: l
     assert "lines.txt line 3" in ended.stderr
 
 
-def test_a_function_that_calls_exit_ends_the_job_and_is_named(tmp_path: Path, over: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("line", "said", "source"),
+    [
+        ("leave", "called sys.exit(0)", 'in picky: sys.exit(0)  # "leave"'),
+        # No key can have been pressed: the processes of a job ignore that signal.
+        ("interrupt", "raised KeyboardInterrupt", "in picky: raise KeyboardInterrupt"),
+    ],
+)
+def test_a_function_that_would_end_its_process_ends_the_job_and_is_named(
+    tmp_path: Path, over: list[str], line: str, said: str, source: str
+) -> None:
     app = write(tmp_path, "app.py", LEAVING)
-    lines = write(tmp_path, "lines.txt", "a\nb\nleave\nc\n")
+    lines = write(tmp_path, "lines.txt", f"a\nb\n{line}\nc\n")
     ended = run("run", app, "--source", "lines=lines", "--set", f"source.lines.path={lines}", *over, "-w", "2", "-q")
     assert ended.returncode == 1
-    assert "sys.exit(0)" in ended.stderr
-    assert 'sys.exit(0)  # "leave"' in ended.stderr, "the line that did it"
-    assert "there is no answer" not in ended.stderr
-
-
-def test_a_function_that_raises_keyboard_interrupt_ends_the_job_and_is_named(tmp_path: Path, over: list[str]) -> None:
-    """No key can have been pressed: processes of a job ignore the signal."""
-    app = write(tmp_path, "app.py", LEAVING)
-    lines = write(tmp_path, "lines.txt", "a\nb\ninterrupt\nc\n")
-    ended = run("run", app, "--source", "lines=lines", "--set", f"source.lines.path={lines}", *over, "-w", "2", "-q")
-    assert ended.returncode == 1
-    assert "has raised KeyboardInterrupt" in ended.stderr
-    assert "in picky: raise KeyboardInterrupt" in ended.stderr
+    assert f"has {said}" in ended.stderr
+    assert source in ended.stderr, "the line that did it"
     assert "there is no answer" not in ended.stderr
 
 

@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Final
 
 from flamecore.abc.source import Batch, Reader
-from flamecore.model.failure import ending_error
+from flamecore.model.failure import ENDING, ending_error
 from flamecore.model.messages import CONTROL, FrontEnded, Full
 from flamecore.model.plan import Plan
 from flamecore.runtime.config.guard import check_batch
@@ -237,13 +237,13 @@ class FrontTask:
     async def _read_to_the_end(self) -> None:
         """Read and admit to the end, or until cancelled.
 
-        User code that raises `SystemExit` or `KeyboardInterrupt` cannot end the program.
+        User code that raises one of `ENDING` cannot end the program.
         """
         try:
             while self._left and not self._stop.is_set():
                 await self._wait_for_turn()
                 await self._read_round()
-        except (SystemExit, KeyboardInterrupt) as error:
+        except ENDING as error:
             raise ending_error(error, f"the work of a {type(self).__name__}") from error
 
     async def _wait_for_turn(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
@@ -21,6 +22,7 @@ from flamecore.model.failure import (
     Cause,
     Failure,
     describe,
+    ending_error,
     plugin_packages,
     shorten_repr,
     user_traceback,
@@ -263,6 +265,18 @@ def test_a_function_that_calls_exit_ends_the_job_and_not_the_program(code: Any, 
     assert f"sys.exit({code!r})" in caught.value.what
     assert f"{Path(__file__)}:" in caught.value.what
     assert "in leave: sys.exit(code)" in caught.value.what
+
+
+def test_an_interrupt_is_the_mistake_of_a_function_only_where_no_key_is_heard() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        ending_error(KeyboardInterrupt(), "the work of a test")
+    heard = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        found = ending_error(KeyboardInterrupt(), "the work of a test")
+    finally:
+        signal.signal(signal.SIGINT, heard)
+    assert isinstance(found, JobError)
+    assert "has raised KeyboardInterrupt" in found.what
 
 
 @pytest.mark.parametrize("workers", [1, 2])

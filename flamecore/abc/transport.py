@@ -133,6 +133,8 @@ class Endpoint(ABC):
         Raises as `send_nowait`, and `SendTimeout`.
 
         Order: messages to one address arrive in the order of these calls. Messages must not be changed afterwards.
+
+        Cancelling the wait loses nothing: the message was handed over or was not, and no other one is touched.
         """
 
     @abstractmethod

@@ -67,7 +67,8 @@ def run(folder: Path, workers: int, owners: int | None, drain_at: int | None) ->
     async def live() -> None:
         running = asyncio.create_task(job.run())
         while drain_at is not None and job.stats().items_in < drain_at and not running.done():
-            await asyncio.sleep(0)
+            # Not 0: a loop that never waits leaves the thread of the store a few ms for each call of the disk.
+            await asyncio.sleep(0.001)
         if drain_at is not None:
             job.drain()
         await running

@@ -83,6 +83,12 @@ class TooFewPositions(RightReader):
         return batch and Batch(batch.values, batch.positions[1:])
 
 
+class GivesABatchOnePosition(RightReader):
+    async def read(self, limit: int) -> Batch | None:
+        batch = await super().read(limit)
+        return batch and Batch(batch.values, [batch.positions[-1]] * len(batch.positions))
+
+
 class PositionsThatCannotBeStored(RightReader):
     async def read(self, limit: int) -> Batch | None:
         batch = await super().read(limit)
@@ -224,6 +230,7 @@ def test_the_right_source_passes() -> None:
         (reading_with(GoesOnAfterTheEnd), "ends"),
         (reading_with(DescribesNothing), "described"),
         (reading_with(LosesWhenCancelled), "cancelled"),
+        (reading_with(GivesABatchOnePosition), "reopens"),
         (ReopensAtTheRecord, "reopens"),
         (ReopensFromTheStart, "reopens"),
         (ClaimsReplayable, "replayable"),

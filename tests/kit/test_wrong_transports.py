@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -127,6 +127,45 @@ class LosesCancelled(Wrong):
             delivery = await super().receive()
             await asyncio.sleep(0)
             return delivery
+
+
+class Stopped(WaitQueue[Delivery]):
+    """Waits for ever behind a sender that was cancelled."""
+
+    async def wait(self, thing: Delivery, limit_s: float | None = None) -> None:
+        turn = asyncio.get_running_loop().create_future()
+        self.waiting.append((turn, thing))
+        await turn
+
+    def admit(self, fits: Callable[[], bool], take: Callable[[Delivery], None]) -> None:
+        if self.waiting and not self.waiting[0][0].done():
+            super().admit(fits, take)
+
+
+class Bereft(WaitQueue[Delivery]):
+    """Loses the message behind that of a sender that is cancelled."""
+
+    async def wait(self, thing: Delivery, limit_s: float | None = None) -> None:
+        try:
+            await super().wait(thing, limit_s)
+        except asyncio.CancelledError:
+            if self.waiting:
+                self.waiting.popleft()[0].set_result(None)
+            raise
+
+
+class StopsBehindCancelled(Wrong):
+    class endpoint(InprocEndpoint):
+        def __init__(self, address: str, transport: Wrong) -> None:
+            super().__init__(address, transport)
+            self._senders = Stopped()
+
+
+class LosesBehindCancelled(Wrong):
+    class endpoint(InprocEndpoint):
+        def __init__(self, address: str, transport: Wrong) -> None:
+            super().__init__(address, transport)
+            self._senders = Bereft()
 
 
 class ForgetsAtClose(Wrong):
@@ -259,15 +298,17 @@ class RefusesLate(Wrong):
 
 
 WRONG: Final[Mapping[type[Wrong], Mapping[str, str]]] = {
-    Reorders: {"channels": "order", "room": "order"},
-    Duplicates: {"channels": "twice", "room": "twice"},
-    Drops: {"channels": "loss", "room": "loss"},
+    Reorders: {"channels": "order", "room": "order", "cancelled_senders": "cancel"},
+    Duplicates: {"channels": "twice", "room": "twice", "cancelled_senders": "cancel"},
+    Drops: {"channels": "loss", "room": "loss", "cancelled_senders": "cancel"},
     Cuts: {"large": "content"},
     MixesSenders: {"channels": "content", "large": "content"},
-    NeverWaits: {"room": "room", "gone": "gone"},
+    NeverWaits: {"room": "room", "gone": "gone", "cancelled_senders": "room"},
     Overtakes: {"room": "order"},
-    NeverGoesOn: {"room": "loss"},
+    NeverGoesOn: {"room": "loss", "cancelled_senders": "cancel"},
     LosesCancelled: {"cancel": "cancel"},
+    StopsBehindCancelled: {"cancelled_senders": "cancel"},
+    LosesBehindCancelled: {"cancelled_senders": "cancel"},
     ForgetsAtClose: {"close": "close"},
     ClosesOnce: {"close": "close"},
     WorksOn: {"close": "close"},
@@ -295,6 +336,41 @@ class TestWrongTransports(WrongDrivers):
 
     def subject(self, driver: type[Wrong], folder: Path) -> kit.Setup:
         return kit.Setup(driver, limit_s=LIMIT_S)
+
+
+class ConnectsLate(Wrong):
+    """Is right, and takes its time for the first message of an endpoint."""
+
+    class endpoint(InprocEndpoint):
+        def __init__(self, address: str, transport: Wrong) -> None:
+            super().__init__(address, transport)
+            self._turn = asyncio.Lock()
+            self._connected = False
+            self._senders_in_turn = 0
+
+        def send_nowait(self, to: str, message: Any) -> bool:
+            return not self._senders_in_turn and super().send_nowait(to, message)
+
+        async def send(self, to: str, message: Any) -> None:
+            self._senders_in_turn += 1
+            try:
+                async with self._turn:
+                    if not self._connected:
+                        await asyncio.sleep(1.5 * kit._STALL_S)
+                        self._connected = True
+                    if not super().send_nowait(to, message):
+                        await self._peer(to)._senders.wait(Delivery(self.address, message))
+            finally:
+                self._senders_in_turn -= 1
+
+
+@pytest.mark.parametrize("check", kit.CHECKS, ids=lambda check: check.__name__)
+def test_a_transport_that_connects_late_passes(check: Callable[[kit.Setup], Awaitable[None]]) -> None:
+    # Its first message takes longer than the checks wait for one that finds no room, and the next ones do not.
+    async def run() -> None:
+        await check(kit.Setup(ConnectsLate, limit_s=5))
+
+    run_virtually(run())
 
 
 def test_a_class_without_make_says_so() -> None:

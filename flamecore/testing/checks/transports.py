@@ -6,7 +6,7 @@ transport against the laws of `flamecore.abc.transport`, by the names that `LawB
 * `order`: a channel never reorders, `send` and `send_nowait` taken together;
 * `loss`, `twice`, `content`: every message arrives, once, as it was sent, with the name of its sender;
 * `room`: a sender waits while the receiver does not read, and goes on when it does;
-* `cancel`: a cancelled wait loses nothing;
+* `cancel`: a cancelled wait loses nothing, of a receiver and of a sender;
 * `close`: messages sent are delivered first, a second close does nothing, a closed endpoint refuses calls and wakes
   those that wait at it;
 * `gone`: sending to an unbound address is an error, also for senders that wait;
@@ -128,34 +128,59 @@ async def check_room(setup: Setup) -> None:
     notes = [Note(number, "x" * 1024) for number in range(setup.most)]
     async with Bench(setup) as bench:
         worker, rear = await bench.bind("worker/0"), await bench.bind("rear/out")
-        sending = 0
-
-        async def talk() -> None:
-            nonlocal sending
-            for note in notes:
-                sending = note.number
-                await worker.send("rear/out", note)
-
-        said = asyncio.create_task(talk())
-        seen = -1
-        while seen < sending and not said.done():
-            seen = sending
-            await asyncio.wait((said,), timeout=_STALL_S)
-        if said.done():
-            said.result()
-            raise LawBroken("room", f"{setup.most} messages find room where nobody reads: the sender never waits")
-        # `said` waits with the message `sending`: messages sent from here on come after that.
-        first = sending
+        sender = _Sender(worker, notes)
+        first = await sender.wait_until_it_waits()
+        # Messages sent from here on come after the one that waits, `first`.
         extra = [Note(-1)] if worker.send_nowait("rear/out", Note(-1)) else []
         got = await bench.take(rear, 1)
         waits = asyncio.create_task(worker.send("rear/out", Note(-2)))
         got += await bench.take(rear, setup.most + len(extra))
-        await bench.within("room", asyncio.gather(said, waits), "sending what has been received")
+        await bench.within("room", asyncio.gather(sender.task, waits), "sending what has been received")
         messages = [message for _, message in got]
         judge(notes, [message for message in messages if message.number >= 0])
         judge([*extra, Note(-2)], [message for message in messages if message.number < 0])
         if any(messages.index(late) < messages.index(notes[first]) for late in extra):
             raise LawBroken("order", f"send_nowait has overtaken message {first}, which waited for room")
+
+
+class _Sender:
+    """A sender of notes to a receiver that does not read.
+
+    Attributes:
+        sending: Number of the note that it sends now.
+        task: The task in which it sends.
+    """
+
+    def __init__(self, worker: Endpoint, notes: Sequence[Note]) -> None:
+        self._worker = worker
+        self._notes = notes
+        self.sending = 0
+        self.task = asyncio.create_task(self._send())
+
+    async def _send(self) -> None:
+        for note in self._notes:
+            self.sending = note.number
+            await self._worker.send("rear/out", note)
+
+    # How long a transport may take for a message is not known: on a busy machine, a sender may also go on after this.
+    # No check may count on it.
+    async def wait_until_it_waits(self) -> int:
+        """Wait until the sender seems to wait for room.
+
+        Returns:
+            The number of the note that it sends then.
+
+        Raises:
+            LawBroken: `room`: it never waits.
+        """
+        seen = -1
+        while seen < self.sending and not self.task.done():
+            seen = self.sending
+            await asyncio.wait((self.task,), timeout=_STALL_S)
+        if self.task.done():
+            self.task.result()
+            raise LawBroken("room", f"{len(self._notes)} messages find room where nobody reads: the sender never waits")
+        return seen
 
 
 async def check_cancel(setup: Setup) -> None:
@@ -184,6 +209,48 @@ async def check_cancel(setup: Setup) -> None:
             got.append((await bench.take(rear, 1, "cancel"))[0][1].number)
         if got != [*range(50)]:
             raise LawBroken("cancel", f"between cancelled waits {got} was received, not 0 to 49")
+
+
+async def check_cancelled_senders(setup: Setup) -> None:
+    """Check that a message of a sender that is cancelled while it waits for room is handed over or not.
+
+    No other message is lost, or comes twice, or out of order.
+
+    Raises:
+        LawBroken: `cancel`, or `room`.
+    """
+    notes = [Note(number, "x" * 1024) for number in range(setup.most)]
+    async with Bench(setup) as bench:
+        worker, rear = await bench.bind("worker/0"), await bench.bind("rear/out")
+        sender = _Sender(worker, notes)
+        first = await sender.wait_until_it_waits()
+        later = [Note(-1 - place, "y") for place in range(5)]
+        waiting = [asyncio.create_task(worker.send("rear/out", note)) for note in later]
+        await asyncio.wait(waiting, timeout=_STALL_S)
+        cancelled = [sender.task, waiting[1], waiting[2], waiting[4]]
+        last = sender.sending
+        # In two rounds, so that one of them may be about to go on.
+        for some in (cancelled[:2], cancelled[2:]):
+            for task in some:
+                task.cancel()
+            await asyncio.sleep(0)
+        await bench.within("cancel", asyncio.wait(cancelled), "cancelling senders that wait")
+        end = Note(-6, "z")
+        ends = asyncio.create_task(worker.send("rear/out", end))
+        got: list[int] = []
+        while end.number not in got:
+            got += [message.number for _, message in await bench.take(rear, 1, "cancel")]
+        await bench.within("cancel", asyncio.gather(waiting[0], waiting[3], ends), "sending beside cancelled senders")
+        left_out = {last, *(later[place].number for place in (1, 2, 4))}.difference(got)
+        wanted = ([*range(last + 1)], [-1, -2, -3, -4, -5, -6])
+        found = ([number for number in got if number >= 0], [number for number in got if number < 0])
+        lacks = found != tuple([number for number in part if number not in left_out] for part in wanted)
+        if lacks or (first in got and got.index(first) > got.index(-1)):
+            raise LawBroken(
+                "cancel",
+                f"senders of {sorted(left_out, reverse=True)} were cancelled, after 0 to {last - 1} and beside"
+                f" -1 to -6, and {got[max(first - 5, 0) :]} arrives from place {max(first - 5, 0)} on",
+            )
 
 
 async def check_close(setup: Setup) -> None:
@@ -319,6 +386,7 @@ CHECKS: Final[tuple[Callable[[Setup], Awaitable[None]], ...]] = (
     check_large,
     check_room,
     check_cancel,
+    check_cancelled_senders,
     check_close,
     check_gone,
     check_addresses,
@@ -377,6 +445,9 @@ class TransportTests:
 
     def test_cancel(self) -> None:
         self.hold(check_cancel)
+
+    def test_cancelled_senders(self) -> None:
+        self.hold(check_cancelled_senders)
 
     def test_close(self) -> None:
         self.hold(check_close)

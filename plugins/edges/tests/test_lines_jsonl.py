@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from flamecore.abc.source import EdgeContext
 from flamecore.errors import ConfigError, SinkError
+from flamecore.toolkit.records.plain import Unencodable, encode_lines
 from flamecore.toolkit.records.plain import encode as encode_alone
-from flamecore.toolkit.records.plain import encode_lines
 from flamestream_edges.jsonl import JsonlSink, JsonlSource
 from flamestream_edges.lines import Lines
 
@@ -243,6 +243,34 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text('aб\n"', max_size=3), inner, max_size=4),
     max_leaves=10,
 )
+
+
+UNKNOWN: Any = Unknown()
+
+
+class Strange(enum.Enum):
+    """Has a value that JSON does not have."""
+
+    ONE = object()
+
+
+@pytest.mark.parametrize(
+    ("payload", "where"),
+    [
+        ({"id": 1, "kind": Strange.ONE}, "at ['kind'], of type Strange: "),
+        ([1, {"a": (2, Point(1, tags=(UNKNOWN,)))}], "at [1]['a'][1].tags[0], of type Unknown: "),
+        (Circle(Point(1, tags=(UNKNOWN,)), 1.0), "at .centre.tags[0], of type Unknown: "),
+        (Unknown(), "cannot be written: Encoding"),
+        (Circle, "cannot be written: Encoding"),
+        ([Circle], "at [0], of type type: "),
+        ({"k" * 99: UNKNOWN}, f"at ['{'k' * 39}], of type Unknown: "),
+        (endless(), "at [0][0]"),
+    ],
+)
+def test_the_part_of_a_payload_that_cannot_be_written_is_named(payload: Any, where: str) -> None:
+    with pytest.raises(Unencodable) as caught:
+        encode_lines([1, payload])
+    assert where in str(caught.value)
 
 
 @settings(deadline=None)  # it waits for the disk

@@ -16,7 +16,9 @@ from flamecore.runtime.cluster.address import find_job
 from flamecore.runtime.cluster.placement import TOKEN
 from flamecore.runtime.cluster.session import CLIENTS
 from flamecore.runtime.config import layers
+from flamecore.runtime.config.plugins import PluginRegistry
 from flamecore.runtime.config.read import read_config
+from flamecore.runtime.config.schemes import find_drivers
 from flamecore.toolkit.private_dir import private_folder
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -62,17 +64,18 @@ def joining(
         config_file: A file with such options.
 
     Raises:
-        ConfigError: The token is missing.
+        ConfigError: The token is missing, or the address is none.
         FlameError: As `flamecore.runtime.cluster.address.find_job`.
     """
+    config = read_config(config_file, command=layers.from_command(settings, sources=(), sinks=(), workers=None))
     token = os.environ.get(TOKEN)
     if not token:
+        find_drivers(address, config, PluginRegistry())  # an address that leads nowhere needs no token
         raise ConfigError(
             f"the job's token is missing: ${TOKEN} is not set",
             hint=f"Set {TOKEN} to the same secret for the supervisor and every process that joins.",
             path=TOKEN,
         )
-    config = read_config(config_file, command=layers.from_command(settings, sources=(), sinks=(), workers=None))
     place = find_job(address, job, config, token, waits=role not in CLIENTS)
     with private_folder() as folder:
         yield {

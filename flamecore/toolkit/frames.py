@@ -51,6 +51,7 @@ class Framing:
     def __init__(self, job: str, incarnation: int = 0, *, max_body_bytes: int = MAX_BODY_BYTES) -> None:
         self.incarnation = incarnation
         self.max_body_bytes = max_body_bytes
+        self.job = job
         self._job = xxhash.xxh3_64_intdigest(job.encode())
 
     def wrap(self, frame: Frame) -> bytes:

@@ -269,7 +269,7 @@ def test_check_prints_the_store_and_does_not_make_it() -> None:
 
 
 def test_a_transport_within_one_process_is_refused_for_several() -> None:
-    done = check("[deploy]\nstart = 'join'")
+    done = check("[deploy]\nstart = 'join'\n[transport]\nuse = 'inproc'")
     assert "deploy.start = \"join\", and transport 'inproc' reaches no other process" in problems(done)
 
 

@@ -154,8 +154,8 @@ class SpecBuilder:
                 self._check_nothing_is_given()
                 self._complete_config()
         if not self._config.transport.use:
-            chosen = self._place.because or said.deploy.on not in (HERE, AUTO)
-            transport = defaults.TRANSPORT_TO_HOST if chosen else defaults.TRANSPORT
+            hosted = self._config.deploy.on not in (HERE, AUTO)
+            transport = defaults.TRANSPORT_TO_HOST if hosted else defaults.TRANSPORT
             self._config = replace(self._config, transport=replace(self._config.transport, use=transport))
         # Built again only if the host has changed what they are made of.
         same = all(getattr(self._config, key) == getattr(said, key) for key in ("source", "sink", "dead_letter"))

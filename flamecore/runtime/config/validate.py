@@ -5,6 +5,7 @@ Nothing unknown, nothing mistyped, and errors with the dotted path.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -107,6 +108,9 @@ def _explain(message: str, type_: object, path: str, table: object, origins: Map
         reason, hint = "there is no such choice", suggestion(str(value), choices)
     elif "Expected `str`" in reason:
         hint = "A text that looks like a number or a date needs quotes: --set 'KEY=\"…\"'"
+    elif "Expected `array`" in reason and isinstance(value, str):
+        listed = json.dumps([redacted(value, full)], ensure_ascii=False)
+        hint = f"A list has brackets: {full.rpartition('.')[2]} = {listed}, or --set '{full}={listed}'"
     what = f"{full} = {shown(full, value)} cannot be used{_from(full, origins)}: {reason[:1].lower()}{reason[1:]}"
     return ConfigError(what, hint=hint, path=full)
 

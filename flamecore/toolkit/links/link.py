@@ -213,7 +213,11 @@ class Link:
                 return await self._attempt(deadline)
             except BrokenConnectionError as error:
                 if error.hopeless:
-                    raise self._unreachable(f"{self.location} does not let this process in: {error}") from error
+                    raise self._unreachable(
+                        f"{self.location} does not let this process in: {error}",
+                        f"This process is one of job {self.framing.job!r}, and shows the token in $FLAMESTREAM_TOKEN. "
+                        "Are both those of the other process?",
+                    ) from error
                 if not self._home.waits and not self.instance:
                     what = "nothing listens" if error.absent else "there is no answer"
                     raise self._unreachable(f"{what} at {self.location}: {error}") from error
@@ -315,10 +319,10 @@ class Link:
             self._home.count_refused(error)
             raise BrokenConnectionError(error.what) from error
 
-    def _unreachable(self, what: str) -> ConnectError:
+    def _unreachable(self, what: str, hint: str = "") -> ConnectError:
         return ConnectError(
             what,
-            hint=self._home.unreachable_hint,
+            hint=hint or self._home.unreachable_hint,
             address="",
             peer=self.location,
             location=self.location,

@@ -174,14 +174,16 @@ def test_a_killed_worker_is_replaced(here: Folder) -> None:
 
 
 def test_workers_that_join_need_a_transport_that_reaches_them(here: Folder) -> None:
-    """The error names it, and the package to install."""
+    """The error names it where the configuration does not, and the package to install."""
     here.environ["FLAMESTREAM_TOKEN"] = TOKEN
-    done = here.call(here.job("run", "-w", "2", "--set", "deploy.start=join"))
+    joined = here.job("run", "-w", "2", "--set", "deploy.start=join")
+    done = here.call([*joined, "--set", "transport.use=inproc"])
     assert done.returncode == 2
     assert 'Use one that does, such as [transport] use = "grpc"; or leave deploy.start out.' in done.stderr
-    done = here.call(here.job("run", "-w", "2", "--set", "deploy.start=join", "--on", "processes"))
-    assert done.returncode == 3
-    assert "pip install 'flamestream[grpc]'" in done.stderr
+    for options in ([], ["--on", "processes"]):
+        done = here.call([*joined, *options])
+        assert done.returncode == 3
+        assert "pip install 'flamestream[grpc]'" in done.stderr
 
 
 @pytest.mark.grpc

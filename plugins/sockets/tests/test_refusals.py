@@ -201,8 +201,9 @@ def test_a_process_of_another_job_learns_why_it_is_refused(change: dict[str, Any
             stranger = SocketTransport(None, made.context("stranger", **change))
             await stranger.start()
             endpoint = await stranger.bind("stranger/0")
-            with pytest.raises(ConnectError, match="does not let this process in"):
+            with pytest.raises(ConnectError, match="does not let this process in") as caught:
                 await endpoint.send("b/0", "hello")
+            assert f"This process is one of job {stranger.context.job!r}" in caught.value.hint
             assert set(b.refused) == {reason}
             await stranger.aclose()
 

@@ -53,6 +53,17 @@ def command(name: str = "greet", error: str = "JobError", fails: bool = False) -
     return COMMAND.format(name=name, error=error, fails=fails)
 
 
+def test_an_address_that_leads_nowhere_is_told_before_the_token_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FLAMESTREAM_TOKEN", raising=False)
+    for arguments in (["worker", "--join", "foo://here"], ["status", "foo://here"]):
+        done = call(*arguments, "--job", "words")
+        assert done.exit_code == Exit.REFUSED
+        assert "no plugin with the scheme 'foo' is installed" in done.stderr
+    done = call("status", "socket:///here", "--job", "words")
+    assert done.exit_code == Exit.REFUSED
+    assert "FLAMESTREAM_TOKEN is not set" in done.stderr
+
+
 def test_version_is_printed() -> None:
     assert call("--version").stdout == call("version").stdout
     done = call("version")

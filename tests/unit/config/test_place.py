@@ -159,6 +159,9 @@ def place(spec: JobSpec) -> tuple[str, str]:
         (PLAIN | {"deploy.on": "processes"}, ("processes", "socket"), []),
         (PLAIN | {"deploy.on": "processes", "transport.grpc.listen": "127.0.0.1:0"}, ("processes", "grpc"), []),
         (PLAIN | {"deploy.on": "processes", "deploy.start": "join"}, ("processes", "grpc"), []),
+        (PLAIN | {"deploy.start": "join"}, ("processes", "grpc"), []),
+        (PLAIN | {"deploy.start": "join", "transport.grpc.listen": "127.0.0.1:0"}, ("processes", "grpc"), []),
+        (PLAIN | {"deploy.start": "join", "transport.socket.folder": "here"}, ("processes", "socket"), []),
         (PLAIN | {"deploy.on": "afar"}, ("afar", "grpc"), []),
         (HOME | {"transport.use": "grpc", "deploy.start": "join"}, ("processes", "grpc"), []),
         (

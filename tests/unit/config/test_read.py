@@ -365,6 +365,8 @@ def test_an_option_for_a_driver_without_options_is_refused() -> None:
         ({"path": 1}, "sink.x.path", "expected `str`, got `int`"),
         ({"path": "a", "size": 0}, "sink.x.size", "0"),
         ({"path": "a", "names": ["b", 7]}, "sink.x.names[1]", "= 7 "),
+        ({"path": "a", "names": 'b "c"'}, "sink.x.names", """--set 'sink.x.names=["b \\"c\\""]'"""),
+        ({"path": "a", "names": 7}, "sink.x.names", "expected `array`, got `int`"),
         ({"path": "a", "limits": {"high": "x"}}, "sink.x.limits.high", "'x'"),
         ({"path": "a", "mode": "apend"}, "sink.x.mode", "Did you mean 'append'?"),
     ],

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import count
+from itertools import count, pairwise
 from typing import Any
 
 import pytest
 
 import flamecore as fc
 from flamecore.errors import ConfigError
-from flamecore.model.clock import BLOCK
+from flamecore.model.clock import BLOCK, BlockTimes
 from flamecore.model.settings import JobSettings
 from flamecore.testing.flows.deterministic import acker_named, assert_deterministic
 from flamecore.testing.simulation.simulation import Simulation
@@ -51,12 +51,13 @@ def test_sources_take_turns_by_blocks(block: int) -> None:
     token = BLOCK.set(block)
     try:
         found = assert_deterministic(joined(), TWO_SOURCES, seeds=range(4), settings={"job.clock": "blocks"})
+        starts = [BlockTimes(1).start(block) for block in range(21)]
     finally:
         BLOCK.reset(token)
     order = []
-    for start in range(0, 20, block):
+    for start, end in pairwise(starts):
         for records in TWO_SOURCES.values():
-            order += records[start : start + block]
+            order += records[start:end]
     assert [values[-1] for _, values in found["out"]] == order
 
 

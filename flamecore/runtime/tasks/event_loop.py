@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
+import socket
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cache, partial
 from importlib.util import find_spec
 from time import monotonic as _now
@@ -141,14 +143,39 @@ def run(main: Coroutine[object, object, T]) -> T:
     threads = ThreadPoolExecutor(thread_name_prefix="asyncio")
     runner.get_loop().set_default_executor(threads)
     failed: BaseException | None = None
-    try:
-        return runner.run(main)
-    except BaseException as error:
-        failed = error
-        raise
-    finally:
-        _close(runner, threads, failed)
-        del failed  # which would hold on to this frame
+    with _woken_by_signals(runner.get_loop()):
+        try:
+            return runner.run(main)
+        except BaseException as error:
+            failed = error
+            raise
+        finally:
+            _close(runner, threads, failed)
+            del failed  # which would hold on to this frame
+
+
+@contextmanager
+def _woken_by_signals(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    """Wake a loop of asyncio's at every signal, so that its handler is called at once.
+
+    Python calls a handler when the main thread runs Python code again. A signal interrupts the wait of the loop only if
+    it comes in the midst of it, and to this thread: one that comes just before would be handled when the next timer is
+    due, which may be never. asyncio wakes its loop only for handlers that it keeps itself, and calls none of those
+    while a function of the user is busy. The other loops wake themselves.
+    """
+    if not isinstance(loop, asyncio.SelectorEventLoop) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    woken, waking = socket.socketpair()
+    with woken, waking:
+        woken.setblocking(False)
+        waking.setblocking(False)
+        loop.add_reader(woken, woken.recv, 4096)
+        before = signal.set_wakeup_fd(waking.fileno(), warn_on_full_buffer=False)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(before)
 
 
 def _fill_standard_descriptors() -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -116,6 +118,36 @@ def test_a_command_that_is_called_ends_no_process(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(runner, "exit_without_waiting", ended)
     assert CliRunner().invoke(main, ["--help"]).exit_code == 0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of Windows are other ones")
+@pytest.mark.parametrize("name", ["asyncio", "uvloop"])
+def test_a_signal_wakes_the_loop_although_its_wait_is_not_interrupted(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes just before the wait, or to another thread, as here."""
+    if name == "uvloop":
+        pytest.importorskip("uvloop", reason="uvloop is not installed")
+    monkeypatch.setenv(CHOICE, name)
+
+    def meet() -> None:
+        time.sleep(0.2)
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
+
+    async def main() -> None:
+        loop, handled = asyncio.get_running_loop(), asyncio.Event()
+        signal.signal(signal.SIGUSR1, lambda *_: loop.call_soon_threadsafe(handled.set))
+        threading.Thread(target=meet, daemon=True).start()
+        async with asyncio.timeout(5):
+            await handled.wait()
+
+    before = signal.getsignal(signal.SIGUSR1)
+    try:
+        run(main())
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    descriptor = signal.set_wakeup_fd(-1)
+    assert descriptor == -1, "the loop has gone, and a signal would write to a descriptor of another use"
 
 
 async def loop_module() -> str:

@@ -97,7 +97,7 @@ class PrefixRun:
                 self._run([place.to_bytes(_PLACE, "big") for place in places], 0, values)
         # Nothing else is caught: a function that fails on a record has reached `_fail`, and a
         # mistake here must not pass for one of the flow.
-        except SystemExit:  # which ends a job: the worker says so
+        except (SystemExit, KeyboardInterrupt):  # which end a job: the worker says so
             return count, list(range(count)), pack([]), []
         orders, payloads = joined(self._orders), list(chain.from_iterable(self._payloads))
         if self._failed:

@@ -125,11 +125,12 @@ def test_a_record_of_which_nothing_comes_is_no_run() -> None:
     assert list(runs_of([(b"a", nothing)])) == []
 
 
-def test_a_function_that_ends_the_process_leaves_all_to_the_worker() -> None:
+@pytest.mark.parametrize("ending", [SystemExit, KeyboardInterrupt])
+def test_a_function_that_ends_the_process_leaves_all_to_the_worker(ending: type[BaseException]) -> None:
     flow = fc.Flow("ends")
 
     def end(n: int) -> int:
-        raise SystemExit(n)
+        raise ending(n)
 
     flow.source("numbers", int).map(end).sink("out")
     graph = flow.graph()

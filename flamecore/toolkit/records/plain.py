@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, time, timedelta
 from functools import lru_cache
 from itertools import chain
@@ -22,6 +22,10 @@ import msgspec
 from flamecore.toolkit.records.shapes import SCALARS
 
 _ENCODER: Final = msgspec.json.Encoder()
+_REFUSED: Final = (TypeError, ValueError, OverflowError, RecursionError)
+"""Errors of values that cannot be written."""
+_DEEPEST: Final = 20
+"""Most steps to a part that an error names."""
 
 
 class Unencodable(Exception):
@@ -126,7 +130,7 @@ def encode_lines(payloads: Sequence[object]) -> bytes:
     """
     try:
         return _ENCODER.encode_lines(_plain_column(payloads))
-    except (TypeError, ValueError, OverflowError, RecursionError):
+    except _REFUSED:
         for payload in payloads:
             encode(payload)
         raise  # each alone can be written, so no payload is at fault
@@ -140,8 +144,38 @@ def encode(payload: object) -> bytes:
     """
     try:
         return _ENCODER.encode(plain(payload))
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise Unencodable(payload, str(error)) from error
+    except _REFUSED as error:
+        raise Unencodable(payload, f"{_where(payload)}{error}") from error
+
+
+def _where(payload: object) -> str:
+    """Return where in a payload the innermost part is that cannot be written; nothing if that is the payload itself."""
+    way, part = "", payload
+    for _ in range(_DEEPEST):  # it may contain itself
+        for step, inner in _parts(part):
+            try:
+                _ENCODER.encode(plain(inner))
+            except _REFUSED:
+                way, part = way + step, inner
+                break
+        else:
+            break
+    return f"at {way}, of type {type(part).__name__}: " if way else ""
+
+
+def _parts(value: Any) -> Iterable[tuple[str, object]]:
+    """Return the parts of a value, each with the step that leads to it."""
+    if isinstance(value, dict):
+        return [(f"[{key!r:.40}]", inner) for key, inner in value.items()]
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return [(f".{name}", inner) for name, inner in zip(value._fields, value, strict=False)]  # of any width
+    if isinstance(value, list | tuple):
+        return [(f"[{place}]", inner) for place, inner in enumerate(value)]
+    if dataclasses.is_dataclass(type(value)):  # and not a class, which is no record
+        return [(f".{field.name}", getattr(value, field.name)) for field in dataclasses.fields(value)]
+    if isinstance(value, msgspec.Struct):
+        return [(f".{name}", getattr(value, name)) for name in value.__struct_fields__]
+    return ()
 
 
 def cell(value: object) -> object:

@@ -124,6 +124,32 @@ def test_an_as_of_join_finds_the_last_one_before(seeds: Seeds) -> None:
         assert sorted(outputs, key=repr) == sorted(wanted, key=repr), f"seed {seed}"
 
 
+def test_a_late_element_finds_the_last_one_before_it_or_is_dropped(seeds: Seeds) -> None:
+    late_ones = 0
+    for seed in seeds(RUNS):
+        rng = random.Random(seed)
+        keep = rng.randint(0, 12)
+        events, watermark = [], MIN
+        for key, value, at in _draw(rng, late=rng.choice([5, 10, 30])):
+            watermark = at if key == WATERMARK else watermark
+            events.append((key, value, at if key == WATERMARK or value[0] == LEFT else max(at, watermark)))
+        outputs, dropped = _play(as_of(keep), events)
+        rights = [(key, at, value[1]) for key, value, at in events if key != WATERMARK and value[0] == RIGHT]
+        wanted, too_late, watermark = [], [], MIN
+        for key, value, at in events:
+            if key == WATERMARK:
+                watermark = at
+            elif value[0] == LEFT and at + keep < watermark:
+                too_late.append(value)
+            elif value[0] == LEFT:
+                late_ones += at < watermark
+                found = [(time, other) for its, time, other in rights if its == key and at - keep <= time <= at]
+                wanted.append((key, (value[1], max(found)[1] if found else None), at))
+        assert sorted(outputs, key=repr) == sorted(wanted, key=repr), f"seed {seed}"
+        assert dropped == too_late, f"seed {seed}"
+    assert late_ones
+
+
 def test_distinct_elements_are_apart_and_nothing_else_is_left_out(seeds: Seeds) -> None:
     for seed in seeds(RUNS):
         rng = random.Random(seed)

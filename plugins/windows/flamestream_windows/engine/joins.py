@@ -116,7 +116,7 @@ class AsOf(_ByTime[tuple[int, Any], Both]):
         self._next(LEFT)
 
     def on_over(self, key: Hashable, at: int) -> Iterable[Stamped[Both]]:
-        self.right.remove(MIN, at - self.keep)
+        self.right.remove(MIN, at - 2 * self.keep)
         self._next(RIGHT)
         return ()
 
@@ -129,7 +129,8 @@ class AsOf(_ByTime[tuple[int, Any], Both]):
         if side == LEFT:
             self.known.set(at + 1, output=at, tag=str(at))
         else:
-            self.over.set(at + self.keep + 1, tag=str(at))
+            # A left one that is late by `keep` may be that much later than this.
+            self.over.set(at + 2 * self.keep + 1, tag=str(at))
 
 
 class Distinct(_ByTime[Any, Any]):
@@ -184,7 +185,7 @@ def interval_join(before: int, after: int, how: How = "inner") -> type[IntervalJ
 
 def as_of(keep: int) -> type[AsOf]:
     """Return the join with the last element before, at most so many microseconds old."""
-    return type("AsOf", (AsOf,), {"keep": keep})
+    return type("AsOf", (AsOf,), {"keep": keep, "lateness": keep})
 
 
 def distinct(within: int) -> type[Distinct]:

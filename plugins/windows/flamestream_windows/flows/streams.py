@@ -641,6 +641,8 @@ class TimedKeyed(KeyedStream[K, T]):
     ) -> Told[tuple[T, U | None], tuple[int, T | U]]:
         """Return each item with the last one of `other` that is not later, or None.
 
+        Items of either stream that are late by more than `keep` are dropped: what they belong to is no longer known.
+
         Args:
             other: The other stream, by the same key.
             keep: Maximum age of that one.

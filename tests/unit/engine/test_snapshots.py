@@ -18,7 +18,7 @@ from flamecore.model.clock import ClockName
 from flamecore.model.failure import Cause, Failure
 from flamecore.model.hashing import key_groups
 from flamecore.model.messages import Committed, Delivered, Failing, Prepare, Prepared, Reached, Report, Resume, Settled
-from flamecore.model.meta import FrontId
+from flamecore.model.meta import MIN_FRONT, FrontId
 from flamecore.model.plan import Plan
 from flamecore.model.settings import JobSettings, StateTable
 from flamecore.runtime.codec.codec import Codec
@@ -466,6 +466,31 @@ def test_journals_are_deleted_when_no_snapshot_needs_them() -> None:
         bench.commits.committed(Committed(4, 201, ()))
         await settle()
         assert list(bench.store.blobs) == [journal_blob(3, 0, 3)]
+
+    working(body, clock="wall")
+
+
+def test_a_journal_is_kept_that_a_snapshot_has_named_before_it_was_stored() -> None:
+    """Else the snapshot could not be used any more: a journal that it needs would count as lost."""
+
+    async def body(bench: Bench) -> None:
+        bench.store.gate.clear()
+        bench.worker.ingress.promises.given_times.append(GivenTimes(MIN_FRONT, 99, 1))
+        bench.commits.wake()
+        await settle()
+        bench.commits.prepare(Prepare(7, 150))
+        _, answer = await bench.post.next()
+        assert answer.journal == 1, "it is being stored, and the next one"
+        bench.store.gate.set()
+        bench.now = 200
+        bench.admit("a")
+        await settle()
+        bench.commits.committed(Committed(7, 120, ()))
+        await settle()
+        assert list(bench.store.blobs) == [journal_blob(3, 0, 1), journal_blob(3, 0, 2)]
+        bench.commits.committed(Committed(8, 151, ()))
+        await settle()
+        assert list(bench.store.blobs) == [journal_blob(3, 0, 2)], "that snapshot is no longer kept"
 
     working(body, clock="wall")
 

@@ -55,6 +55,7 @@ class JournalWriter:
         self._given = asyncio.Event()
         self._kept: list[tuple[int, int]] = []  # (number, end)
         self._number = 0  # number of the last stored journal
+        self._needed: dict[int, int] = {}  # numbers that snapshots name as their first, and the latest time of these
 
     def wake(self) -> None:
         """Write a journal if the worker has given times."""
@@ -82,13 +83,18 @@ class JournalWriter:
             self._flush()
 
     def needed_from(self, time: int) -> int:
-        """Return the number of the first journal with times from `time` on."""
-        return next((number for number, end in self._kept if end > time), self._number + 1)
+        """Return the number of the first journal that a snapshot at `time` needs; it is there as long as that is."""
+        first = next((number for number, end in self._kept if end > time), self._number + 1)
+        self._needed[first] = time
+        return first
 
     async def delete_before(self, time: int) -> None:
-        """Delete the journals whose times are all below `time`."""
-        # The oldest first, and none behind one that is needed: a gap among journals would count as a loss.
-        old = list(takewhile(lambda journal: journal[1] <= time, self._kept))
+        """Delete the journals that snapshots from `time` on do not need: their times are all below it."""
+        # The oldest first, and none behind one that is needed: a gap among journals would count as a loss. So would one
+        # that a snapshot has named before it was stored, whatever its times.
+        self._needed = {first: latest for first, latest in self._needed.items() if latest >= time}
+        least = min(self._needed, default=self._number + 1)
+        old = list(takewhile(lambda journal: journal[0] < least and journal[1] <= time, self._kept))
         del self._kept[: len(old)]
         if old:
             blobs = [journal_blob(self._store.number, self._worker.index, number) for number, _ in old]

@@ -1,13 +1,14 @@
 """The states of a drifting state by key, in layers, with recent changes on top.
 
 So the changes for a snapshot are at hand when it is due, at no cost per item: an item reads and writes one dictionary,
-as it would anyway. Only the first item of a key since a snapshot misses there, and looks below.
+as it would anyway. Only the first item of a key that has not come for a while misses there, and looks below.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import islice
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, compress, islice, repeat
+from operator import is_not
 from typing import Any, Final
 
 from flamecore.model.hashing import check_key
@@ -18,20 +19,61 @@ ABSENT: Final = object()
 
 _SHARE: Final = 8
 _LEAST, _MOST = 1024, 32_768
-"""The last cut is merged below by an eighth at a time, but by at least and at most so many keys."""
+"""States that leave the top layer are merged below by an eighth at a time, but by at least and at most so many."""
+
+_PLAIN: Final = frozenset({int, float, str, bytes, bool, type(None)})
+"""Types of states that cannot be changed in place, and neither can a tuple of them."""
+
+_MOST_KEPT: Final = 400_000
+"""Most states that stay in the top layer at a cut: items wait while they are copied and compared, 0.1 us each."""
+
+_FEW: Final = 4
+"""All states leave the top when fewer than a fourth of them have changed since the last cut."""
 
 
-# Not a dictionary of changes beside one of states: each item would write twice. Nor a copy at the
-# cut: items would wait for it. Here the cut takes off the top layer as it is.
+class _Changed(Mapping[object, object]):
+    """The changed ones of some states, which are picked out as they are asked for.
+
+    Args:
+        states: All of them.
+        flags: For each of them, whether it has changed.
+        count: Number of those that have.
+    """
+
+    def __init__(self, states: Mapping[object, object], flags: Sequence[bool], count: int) -> None:
+        self._states, self._flags, self._count = states, flags, count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[object]:
+        return compress(self._states, self._flags)
+
+    def __getitem__(self, key: object) -> object:
+        return dict(self.items())[key]
+
+    def items(self) -> Any:
+        return compress(self._states.items(), self._flags)
+
+    def values(self) -> Any:
+        return compress(self._states.values(), self._flags)
+
+
+# Not a dictionary of changes beside one of states: each item would write twice. A copy of the top stays beneath at a
+# cut, and what has changed at the next one is found by comparing the two: a tenth of what it costs to look below for a
+# key that comes again, and to merge its state there. States that a function could change in place are not compared: all
+# of them leave the top, and what is there at the next cut has changed.
 class LayeredState:
-    """States by key, in three layers.
+    """States by key, in layers.
+
+    A state `ABSENT` below the top says that there is none.
 
     Args:
         initial: The state of a key before its first item.
         snapshots: Whether snapshots are taken.
 
     Attributes:
-        top: States changed since the last cut. `load` finds the state of a key that is not there.
+        top: All states changed since the last cut, and some others. `load` finds the state of a key that is not there.
         names: With snapshots, all keys with a state, and perhaps some that have lost theirs.
         key_types: With snapshots, the exact types of all keys in all layers and in `names`.
     """
@@ -42,9 +84,11 @@ class LayeredState:
         self.key_types: set[type] = set()
         self._initial = initial
         self._snapshots = snapshots
-        self._cut: dict[object, object] = {}  # changes at the last cut, as they were then
-        self._old: dict[object, object] = {}  # earlier changes
-        self._unmoved = iter(self._cut.items())  # changes still to move from `_cut` to `_old`
+        self._stays = True  # whether the top stays at the next cut
+        self._kept: dict[object, object] = {}  # states at the last cut, of the keys that the top begins with
+        self._left: dict[object, object] = {}  # states that left the top at the last cut
+        self._old: dict[object, object] = {}  # those that left it earlier
+        self._unmoved = iter(self._left.items())  # states still to move from `_left` to `_old`
         self._moved = 0
 
     def load(self, key: object) -> object:
@@ -57,8 +101,8 @@ class LayeredState:
             # Of each key that enters the top layer, and not of new keys only: equal keys may be of several types.
             self.key_types.add(type(key))
         state = self._old.get(key, ABSENT)
-        if self._cut:
-            state = self._cut.get(key, state)
+        if self._left:
+            state = self._left.get(key, state)
         if state is not ABSENT:
             return state
         check_key(key)
@@ -68,14 +112,20 @@ class LayeredState:
 
     def get(self, key: object) -> object:
         """Return the state of a key."""
-        for layer in (self.top, self._cut, self._old):
-            if key in layer:
-                return layer[key]
-        return self._initial
+        state = self._found(key, self.top)
+        return self._initial if state is ABSENT else state
+
+    def _found(self, key: object, first: Mapping[object, object]) -> object:
+        """Return the state of a key in a layer, or else in those that have left the top; `ABSENT` if there is none."""
+        for layer in (first, self._left, self._old):
+            state = layer.get(key, ABSENT)
+            if state is not ABSENT:
+                break
+        return state
 
     def drop(self, key: object) -> None:
         """Reset a key to its initial state, as if it had no items."""
-        if key in self._cut or key in self._old:
+        if key in self._kept or key in self._left or key in self._old:
             self.top[key] = self._initial
         else:
             self.top.pop(key, None)
@@ -95,44 +145,75 @@ class LayeredState:
         Returns:
             The state of each changed key at that time. The mapping stays unchanged until the next cut.
         """
-        # States that `trim` has not moved in time are moved now: there is one middle layer only.
+        # States that `trim` has not moved in time are moved now: there is one such layer only.
         self._old.update(self._unmoved)
-        cut, old, initial = self.top, self._old, self._initial
         self.key_types.update(map(type, since))
-        self.top = {key: cut[key] for key in since if key in cut}
-        for key, state in since.items():
-            if state is not initial or key in old:
-                cut[key] = state
-            else:  # its first item is later
-                cut.pop(key, None)
-        # The mapping that is returned becomes the middle layer, without a copy: nothing writes to
-        # it until the next cut, so it can be encoded while items go on above.
-        self._cut, self._old = (cut, old) if old else ({}, cut)
-        self._unmoved, self._moved = iter(self._cut.items()), 0
-        return cut
+        cut, kept, old = self.top, self._kept, self._old
+        stays = self._stays and len(cut) <= _MOST_KEPT
+        top = cut.copy() if stays else _some(cut, since)
+        cut.update(since)
+        # The first item of these is later.
+        begun = [key for key, state in since.items() if state is self._initial and self._found(key, kept) is ABSENT]
+        cut.update(dict.fromkeys(begun, ABSENT))
+        changed: Mapping[object, object] = cut
+        if kept or begun:
+            # None of the keys that are kept is ever removed from the top, so both begin with the same ones.
+            flags = [*map(is_not, cut.values(), chain(kept.values(), repeat(ABSENT)))]
+            changed = _Changed(cut, flags, sum(flags))
+        may_stay = len(changed) <= _MOST_KEPT and _unchangeable(changed)
+        # Without a copy of what leaves, stays beneath, or is returned: nothing writes to it until the next cut, so
+        # changes can be encoded while items go on above.
+        if stays and may_stay:
+            for key in islice(cut, len(top), None):
+                top[key] = self._initial
+            self._kept, self.top, self._left = cut, top, {}
+            self._stays = len(cut) <= _FEW * len(changed)
+        else:
+            self._kept, self.top, self._stays = {}, _some(top, since), may_stay
+            self._left, self._old = (cut, old) if old else ({}, cut)
+        self._unmoved, self._moved = iter(self._left.items()), 0
+        return changed
 
     def trim(self) -> None:
-        """Merge some of the last cut below, to save work at the next one."""
-        if self._cut:
-            # In shares: moved at once, a large cut would hold up the items for as long as it takes.
+        """Merge some of the states that left the top below, to save work at the next cut."""
+        if self._left:
+            # In shares: moved at once, they would hold up the items for as long as it takes.
             # `islice` goes on in the iterator, so no entry is gone over twice.
-            some = min(max(len(self._cut) // _SHARE, _LEAST), _MOST)
+            some = min(max(len(self._left) // _SHARE, _LEAST), _MOST)
             self._old.update(islice(self._unmoved, some))
             self._moved += some
-            if self._moved >= len(self._cut):
-                self._cut = {}
+            if self._moved >= len(self._left):
+                self._left = {}
 
     def snapshot_of(self, keys: Sequence[object]) -> Mapping[object, object]:
         """Return the state of each of `keys` at the last cut, if it had one."""
-        cut, old, initial = self._cut, self._old, self._initial
-        found = {key: cut[key] if key in cut else old.get(key, initial) for key in keys}
-        return {key: state for key, state in found.items() if state is not initial}
+        found: dict[object, object] = {}
+        for layer in (self._old, self._left, self._kept):
+            if layer:
+                found.update(_some(layer, keys))
+        initial = self._initial
+        return {key: state for key, state in found.items() if state is not ABSENT and state is not initial}
 
     def restore(self, states: Mapping[object, object]) -> None:
         """Load the states of a snapshot."""
         self._old.update(states)
         self.names.extend(states)
         self.key_types.update(map(type, states))
+
+
+def _unchangeable(states: Mapping[object, object]) -> bool:
+    """Return whether nobody can change one of some states in place, not even in part."""
+    kinds = set(map(type, states.values()))
+    if tuple in kinds:
+        parts: Any = states.values()
+        if len(kinds) > 1:
+            parts = [state for state in parts if type(state) is tuple]
+        kinds = kinds - {tuple} | set(map(type, chain.from_iterable(parts)))
+    return kinds <= _PLAIN
+
+
+def _some(states: Mapping[object, object], keys: Iterable[object]) -> dict[object, object]:
+    return {key: states[key] for key in keys if key in states}
 
 
 class LabelledState(LayeredState):

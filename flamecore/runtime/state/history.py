@@ -16,7 +16,7 @@ from typing import Final
 from flamecore.abc.source import Source
 from flamecore.abc.store import Store
 from flamecore.errors import CorruptError, FencedError, StateBehindError
-from flamecore.model.clock import ClockName
+from flamecore.model.clock import ClockName, next_blocks, recorded_name
 from flamecore.model.graph import Graph
 from flamecore.model.messages import Prepared, Resume
 from flamecore.runtime.codec.codec import Codec
@@ -92,6 +92,7 @@ class History:
         self._new: set[int] = set()
         self.gone: dict[str, list[str]] = {}  # partitions that were read whole and have gone since the last start
         self._behind_end = False
+        self._goes_on_at = 0  # time at which all fronts go on behind the end of the job; 0: they do not
         self._floor = 0
         self._unusable: set[str] = set()
         self._tidied = 0
@@ -163,7 +164,7 @@ class History:
             front._replace(ended=front.ended or (front.source, front.partition_name) in loss.fronts)
             for front in fronts_of(contents, self.snapshot)
         )
-        self._new, self._behind_end = set(), False
+        self._new, self._behind_end, self._goes_on_at = set(), False, 0
         self.gone = {}
 
     def find_fronts(self, graph: Graph, sources: Mapping[str, Source]) -> tuple[FrontState, ...]:
@@ -177,6 +178,8 @@ class History:
         fronts, behind_end = merge_fronts(self.fronts, graph, sources, self.phases)
         if behind_end:
             self._goes_on()
+            if self.clock != "wall":
+                fronts = self._behind_the_end(fronts)
         self._new = {front.number for front in fronts[len(self.fronts) :]}
         self.gone = newly_gone(self.fronts, fronts)
         self.fronts = fronts
@@ -184,20 +187,31 @@ class History:
 
     @property
     def past(self) -> frozenset[int]:
-        """Return the numbers of the fronts that read no more; see `Plan`.
+        """Return the numbers of the fronts of earlier phases; see `Plan`."""
+        return frozenset(front.number for front in self.fronts if self._is_past(front))
 
-        Their marks do not count.
-        """
+    @property
+    def done(self) -> frozenset[int]:
+        """Return the numbers of the other fronts that had ended, with nothing new in them; see `Plan`."""
         return frozenset(
-            front.number
-            for front in self.fronts
-            if front.phase < self.phases.of_source(front.source) or (front.ended and front.unread)
+            front.number for front in self.fronts if front.ended and front.unread and not self._is_past(front)
         )
+
+    def _is_past(self, front: FrontState) -> bool:
+        return front.phase < self.phases.of_source(front.source)
 
     @property
     def unread(self) -> frozenset[int]:
         """Return the numbers of the fronts of which nothing new was read; see `Plan`."""
         return frozenset(front.number for front in self.fronts if front.unread)
+
+    # With blocks, the end is in the midst of those of some fronts, and behind those of others. If fronts went on from
+    # there, the order of their next records would tell at which of them it was.
+    def _behind_the_end(self, fronts: Sequence[FrontState]) -> tuple[FrontState, ...]:
+        """Return fronts that go on behind the end of a job, once one of them has a record there."""
+        end = max([self.start, *[front.next_time for front in fronts]])
+        self._goes_on_at = next_blocks(end) if self.clock == "blocks" else end + 1
+        return tuple(front if front.ended else front._replace(begun=self._goes_on_at) for front in fronts)
 
     def _goes_on(self) -> None:
         """Continue a finished job behind its end: only its last snapshot still counts."""
@@ -254,8 +268,10 @@ class History:
         # Not below the times that any sink holds: a new time that a sink already has would make an output
         # look delivered.
         self._floor = max([self.start, *delivered_up_to.values()])
+        begun = max(self._floor, self._goes_on_at) if self.clock == "blocks" else self._goes_on_at
         self.fronts = tuple(
-            front._replace(next_time=self._floor) if front.number in self._new else front for front in self.fronts
+            front._replace(next_time=self._floor, begun=begun) if front.number in self._new else front
+            for front in self.fronts
         )
         self.run = secrets.token_hex(8)
         commits = tuple(manifest.blob for manifest in reversed(self.snapshots))
@@ -270,7 +286,7 @@ class History:
             self.fronts,
             self.run,
             tuple([(blob, self._digests[blob]) for blob in referred if blob in self._digests]),
-            self.clock,
+            recorded_name(self.clock),
             self._floor,
         )
         # Not a lock with a timeout: its holder may only be slow, and would write on after another has taken it. Only
@@ -306,7 +322,10 @@ class History:
             StoreError: The sinks cannot be recorded.
         """
         # In format 2 the time that a sink was given could be above that of all outputs.
-        if last is None or not last.run or (last.clock in ("", self.clock) and self.clock != "wall"):
+        if last is None or not last.run:
+            return
+        same = last.clock in ("", recorded_name(self.clock))
+        if same and self.clock != "wall":
             return
         accounted = max(self.start, last.floor, journaled)
         ahead = {name: until for name, until in sorted(delivered_up_to.items()) if until > accounted}
@@ -316,16 +335,20 @@ class History:
         await note_ahead(self.store, self.identity, SinksAhead(tuple(ahead.items()), accounted))
         sinks = ", ".join(f"sink {name!r} holds its output up to time {until}" for name, until in ahead.items())
         what = f"the state is older than the output: {sinks}, and the journals of the state go up to time {accounted}. "
-        if last.clock in ("", self.clock):
+        if same:
             what += (
                 "Journals that were written since are lost, and what they tell of would come again under other times"
             )
             hint = "Bring back the newest state; or the outputs that belong to this one; or accept"
-        else:
+        elif last.clock.partition("/")[0] == self.clock:
             what += (
-                f'The job ran with clock = "{last.clock}": by "{self.clock}" outputs would come again at other times'
+                f'An earlier flamestream ran the job, whose "{self.clock}" gave other times: outputs would come again'
             )
-            hint = f'Run it once to its end with job.clock = "{last.clock}", before you change the clock; or accept'
+            hint = "Run it once to its end with that version; or accept"
+        else:
+            before = last.clock.partition("/")[0]
+            what += f'The job ran with clock = "{before}": by "{self.clock}" outputs would come again at other times'
+            hint = f'Run it once to its end with job.clock = "{before}", before you change the clock; or accept'
         raise StateBehindError(
             what,
             hint=f"{hint} that some outputs come twice: flamestream plan --accept.",
@@ -425,7 +448,7 @@ class History:
     def resume(self) -> Resume:
         """Return the message that tells the workers from where to continue."""
         commit = self.snapshot.blob if self.snapshot is not None else ""
-        fronts = tuple((front.position, front.next_time, front.ended) for front in self.fronts)
+        fronts = tuple((front.position, front.next_time, front.ended, front.begun) for front in self.fronts)
         blobs = (commit, *self.journals)
         digests = tuple([(blob, self._digests[blob]) for blob in blobs if blob in self._digests])
         return Resume(self.identity, self.epoch, commit, self.journals, fronts, self._floor, self.run, digests)

@@ -145,7 +145,7 @@ def test_a_job_begins_with_nothing() -> None:
     run.begin()
     assert list(blobs) == [epoch_blob(1)]
     assert history.resume().commit == ""
-    assert history.resume().fronts == ((None, 0, False),)
+    assert history.resume().fronts == ((None, 0, False, 0),)
 
 
 def test_a_job_resumes_from_its_last_snapshot() -> None:
@@ -631,6 +631,21 @@ def test_a_finished_job_goes_on_with_new_records() -> None:
     again = start(blobs, "b", "c", held=50).history
     assert [front.ended for front in again.fronts] == [True, False, False]
     assert [front.next_time for front in again.fronts] == [30, 30, 30]
+    assert [front.begun for front in run.fronts] == [front.begun for front in again.fronts] == [0, 31, 31]
+    assert run.resume().goes_on
+    assert again.resume().goes_on, "no record was read there, as far as is known"
+
+
+def test_a_front_that_had_ended_with_nothing_new_is_done_and_not_past() -> None:
+    blobs: dict[str, bytes] = {}
+    start(blobs, "a", "b").commit(30, (1, "end", 30, True), (2, "other", 30, True))
+    run = start(blobs, "a", "b", held=30).commit(33, (1, "end", 33, True), (2, "more", 33, False))
+    assert (run.history.past, run.history.done) == (frozenset(), frozenset({1}))
+    again = start(blobs, "a", "b", held=33).history
+    assert (again.past, again.done, again.unread) == (frozenset(), frozenset({1}), frozenset({1}))
+    behind = start(blobs, "a", "b", held=33).commit(40, (1, "end", 40, True), (2, "end", 40, True))
+    assert behind.history.done == frozenset({1}), "the second had something new"
+    assert start(blobs, "a", "b", held=40).history.done == frozenset(), "any may have something new"
 
 
 def test_a_job_that_goes_on_behind_its_end_does_not_go_back_before_it() -> None:
@@ -844,6 +859,18 @@ def test_a_sink_that_is_ahead_has_not_the_times_of_another_clock(before: ClockNa
     assert f'Run it once to its end with job.clock = "{before}"' in str(caught.value)
     assert Run(blobs, clock=after).scan().begin(0).history.epoch == 2
     assert Run(blobs, clock=after).scan().begin(10**6).history.epoch == 3
+
+
+def test_a_sink_that_is_ahead_has_not_the_times_of_an_earlier_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    blobs: dict[str, bytes] = {}
+    with monkeypatch.context() as earlier:
+        earlier.setattr("flamecore.runtime.state.history.recorded_name", str)
+        Run(blobs, clock="blocks").scan().begin()
+    with pytest.raises(StateBehindError, match='An earlier flamestream ran the job, whose "blocks" gave') as caught:
+        Run(blobs, clock="blocks").scan().begin(10)
+    assert "Run it once to its end with that version" in str(caught.value)
+    assert Run(blobs, clock="blocks").scan().begin(0).history.epoch == 2
+    assert Run(blobs, clock="blocks").scan().begin(10**6).history.epoch == 3, "its own times"
 
 
 def test_a_sink_that_is_ahead_may_be_accepted_once() -> None:

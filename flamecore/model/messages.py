@@ -11,6 +11,9 @@ rear    --Delivered--> worker     the time up to which the sink has stored all: 
 rear    --Reached-->   control    a record that ends the job
 worker  --Failing-->   control    the same, as soon as it is known
 front   --FrontEnded-> control    it will send no more
+front   --FoundNothing-> control  there is nothing for it behind the end of the job; it waits for Searched
+worker  --Found-->     control    a front there has read the first record behind the end of the job
+control --Searched-->  worker     whether there is any record behind the end of the job
 control --Settled-->   worker     a lower bound of the times of later snapshots
 control --Prepare-->   worker     take part in a snapshot; answered by Prepared, and then Committed
 """
@@ -139,6 +142,24 @@ class FrontEnded(NamedTuple):
     stopped: bool = False
 
 
+class Found(NamedTuple):
+    """Worker to control: a front there has read the first record behind the end of the job."""
+
+    worker: int
+
+
+class FoundNothing(NamedTuple):
+    """Front to control: it has nothing to read behind the end of the job, and waits for what others find."""
+
+    front: int
+
+
+class Searched(NamedTuple):
+    """Control to workers: whether any front has found a record behind the end of the job."""
+
+    found: bool
+
+
 class Reached(NamedTuple):
     """A rear has reached a record that ends the job, and delivers nothing more.
 
@@ -244,7 +265,8 @@ class Resume(NamedTuple):
         epoch: Number of the epoch.
         commit: Blob of the snapshot's manifest; empty: from nothing.
         journals: Blobs of the journals that count, oldest first.
-        fronts: For each front, in the order of their numbers: (position, next time, whether it has ended).
+        fronts: For each front, in the order of their numbers: (position, next time, whether it has ended, the time at
+            which it began).
         floor: Lower bound of new times of the wall clock.
         run: Token of the epoch: the epochs of two copies of a state may have one number.
         digests: (blob, digest) of `commit` and `journals`.
@@ -254,10 +276,15 @@ class Resume(NamedTuple):
     epoch: int
     commit: str
     journals: tuple[str, ...]
-    fronts: tuple[tuple[object, int, bool], ...]
+    fronts: tuple[tuple[object, int, bool, int], ...]
     floor: int
     run: str = ""
     digests: tuple[tuple[str, bytes], ...] = ()
+
+    @property
+    def goes_on(self) -> bool:
+        """Return whether fronts go on behind the end of the job, and none is known to have a record there."""
+        return any(not ended and next_time < begun for _, next_time, ended, begun in self.fronts)
 
 
 # -- between the control and the nodes of a job --------------------------------------------------------------------
@@ -337,7 +364,7 @@ class Assignment(NamedTuple):
         workers, trackers: Numbers of the parts it hosts.
         locations: (address, location) of every part it may have to reach.
         code: Fingerprint of the flow's source: all nodes run the same.
-        past, unread: As in the plan.
+        past, done, unread: As in the plan.
         hosts, owners: The placement of the plan; without owners, it is the default one.
     """
 
@@ -352,6 +379,7 @@ class Assignment(NamedTuple):
     locations: tuple[tuple[str, str], ...]
     code: str = ""
     past: tuple[int, ...] = ()
+    done: tuple[int, ...] = ()
     unread: tuple[int, ...] = ()
     hosts: tuple[int, ...] = ()
     owners: tuple[int, ...] = ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 import flamecore as fc
-from flamecore.model.clock import BLOCK, WALL_CLOCK
+from flamecore.model.clock import BLOCK, WALL_CLOCK, BlockTimes
 from flamecore.runtime.config.layers import from_program
 from flamecore.runtime.config.read import make_config
 from flamecore.runtime.engine.job import Job
@@ -41,9 +42,10 @@ def counts(lines: Iterable[str] = LINES) -> list[tuple[str, int]]:
 
 def in_blocks(files: int) -> Iterator[str]:
     """Yield the lines in the order in which the files take turns by blocks."""
-    for start in range(0, len(LINES), BLOCK_LINES):
+    starts = [BlockTimes(1).start(block) for block in range(len(LINES) // BLOCK_LINES + 2)]
+    for start, end in pairwise(starts):
         for file in range(files):
-            yield from LINES[file::files][start : start + BLOCK_LINES]
+            yield from LINES[file::files][start:end]
 
 
 @pytest.fixture(autouse=True)

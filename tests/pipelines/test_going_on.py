@@ -5,14 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
+from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 import flamecore as fc
+from flamecore.abc.operator import Work
 from flamecore.errors import FlameError, JobError
+from flamecore.model.clock import BLOCK
+from flamecore.model.ordered import Marking, Now, Ordered, Outcome, Timer
 from flamecore.runtime.config.layers import from_program
 from flamecore.runtime.config.read import make_config
 from flamecore.runtime.launch import make_job
@@ -25,6 +30,53 @@ words = left.merge(right).flat_map(str.split).key_by(lambda word: word).count()
 words.sink("counts")
 words.key_by(lambda pair: pair[1] % 3).group(2).sink("pairs")
 
+
+@dataclass(eq=False, slots=True, repr=False)
+class Silence(Ordered):
+    """Each item of a key, and that nothing more came for some time."""
+
+    kind: ClassVar[str] = "silence"
+    timers: ClassVar[bool] = True
+
+    def work(self) -> Work:
+        return SilenceWork()
+
+
+class SilenceWork(Work):
+    def process(self, key: Any, state: Any, payload: Any, now: Now) -> Outcome:
+        return Outcome((state or 0) + 1, [(key, "came", payload)], [Timer(now.time + 3)])
+
+    def on_time(self, key: Any, state: Any, timer: Timer, now: Now) -> Outcome:
+        return Outcome(None, [(key, "silent", state)])
+
+
+@dataclass(eq=False, slots=True, repr=False)
+class Seen(Ordered):
+    """Each item, and the watermark that it finds."""
+
+    kind: ClassVar[str] = "seen"
+
+    def work(self) -> Work:
+        return SeenWork()
+
+
+class SeenWork(Work):
+    def process(self, key: Any, state: Any, payload: Any, now: Now) -> Outcome:
+        return Outcome(None, [(payload, now.watermark)])
+
+
+timed = fc.Flow("timed")
+talk = [timed.source(name, str).apply(Marking, function=int, closes=None) for name in ("left", "right")]
+talk[0].merge(talk[1]).key_by(lambda line: line[-1]).apply(Seen, name="seen").sink("seen")
+
+silent = fc.Flow("silent")
+talk = [silent.source(name, str).rebalance().map(str) for name in ("left", "right")]
+talk[0].merge(talk[1]).key_by(lambda line: line[:2]).apply(Silence, name="silence").sink("silences")
+
+marked = fc.Flow("marked")
+talk = [marked.source(name, str).apply(Marking, function=len, closes=None) for name in ("left", "right")]
+talk[0].merge(talk[1]).key_by(lambda line: line[:2]).apply(Silence, name="silence").sink("silences")
+
 LEFT = [f"a{number % 7} b{number % 3}" for number in range(3000)]
 RIGHT = [f"a{number % 5} c{number % 11}" for number in range(2000)]
 
@@ -32,12 +84,14 @@ RIGHT = [f"a{number % 5} c{number % 11}" for number in range(2000)]
 class Job:
     """A job whose sources are files, each with as much in it as `there` says."""
 
-    def __init__(self, folder: Path, clock: str = "sequence") -> None:
-        self.folder, self.clock = folder, clock
+    def __init__(self, folder: Path, clock: str = "sequence", flow: fc.Flow = flow) -> None:
+        self.folder, self.clock, self.flow = folder, clock, flow
+        self.sinks = [sink.name for sink in flow.graph().sinks]
+        self.lines = {"left": LEFT, "right": RIGHT}
         self.there = {"left": len(LEFT), "right": len(RIGHT)}
 
     def run(self, *, workers: int = 1, drain_at: int | None = None, **settings: Any) -> JobReport:
-        for name, lines in (("left", LEFT), ("right", RIGHT)):
+        for name, lines in self.lines.items():
             text = "".join(f"{line}\n" for line in lines[: self.there[name]])
             (self.folder / f"{name}.txt").write_text(text)
         chosen = {
@@ -51,11 +105,11 @@ class Job:
             "state.interval_s": 0.01,
             **{f"source.{name}.use": "lines" for name in self.there},
             **{f"source.{name}.path": str(self.folder / f"{name}.txt") for name in self.there},
-            **{f"sink.{name}.use": "jsonl" for name in ("counts", "pairs")},
-            **{f"sink.{name}.path": str(self.folder / f"{name}.jsonl") for name in ("counts", "pairs")},
+            **{f"sink.{name}.use": "jsonl" for name in self.sinks},
+            **{f"sink.{name}.path": str(self.folder / f"{name}.jsonl") for name in self.sinks},
             **{key.replace("__", "."): value for key, value in settings.items()},
         }
-        job = make_job(make_config(from_program(chosen)), flow)
+        job = make_job(make_config(from_program(chosen)), self.flow)
 
         async def live() -> JobReport:
             running = asyncio.create_task(job.run())
@@ -71,7 +125,7 @@ class Job:
     def outputs(self) -> dict[str, list[Any]]:
         return {
             name: [json.loads(line) for line in (self.folder / f"{name}.jsonl").read_text().splitlines()]
-            for name in ("counts", "pairs")
+            for name in self.sinks
         }
 
     @property
@@ -103,6 +157,13 @@ def unordered(outputs: dict[str, list[Any]]) -> list[tuple[str, int]]:
     return sorted((word, count) for word, count in outputs["counts"])
 
 
+@pytest.fixture
+def small_blocks() -> Iterator[None]:
+    token = BLOCK.set(64)
+    yield
+    BLOCK.reset(token)
+
+
 @pytest.mark.parametrize("clock", ["sequence", "wall"])
 def test_a_job_stopped_again_and_again_gives_the_outputs_of_one_run(tmp_path: Path, clock: str) -> None:
     """Its sources are at different places when it is stopped, and it goes on with other numbers of workers."""
@@ -129,6 +190,73 @@ def test_a_finished_job_goes_on_with_new_records(tmp_path: Path) -> None:
     job.run()
     assert unordered(job.outputs()) == unordered(WANTED)
     assert len(job.blobs) <= len(blobs) + 2, "a run with nothing to do leaves next to nothing"
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("clock", ["sequence", "blocks"])
+@pytest.mark.usefixtures("small_blocks")
+def test_runs_that_find_nothing_new_do_not_show(tmp_path: Path, clock: str, workers: int) -> None:
+    """Their number decides no order, wherever in their blocks the files have ended."""
+    found = []
+    for again in range(4):
+        folder = tmp_path / f"{again}"
+        folder.mkdir()
+        job = Job(folder, clock)
+        for left, right in ((700, 1024), (1024, 1100), (1025, 1100), (len(LEFT), len(RIGHT))):
+            job.there = {"left": left, "right": right}
+            for _ in range(1 + again):
+                job.run(workers=workers)
+        found.append(job.outputs())
+    assert unordered(found[0]) == unordered(WANTED)
+    assert all(outputs == found[0] for outputs in found)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("clock", ["sequence", "blocks"])
+@pytest.mark.parametrize("flow", [silent, marked], ids=lambda flow: flow.name)
+def test_no_timer_is_due_in_a_run_that_finds_nothing_new(
+    tmp_path: Path, small_blocks: None, clock: str, flow: fc.Flow, workers: int
+) -> None:
+    """Timers that wait at the end wait for the next record, in whichever file, and whatever its worker.
+
+    That a file had nothing new is said at a time of its own, which must not let the timers come nearer.
+    """
+    found = []
+    for again in range(3):
+        folder = tmp_path / f"{again}"
+        folder.mkdir()
+        job, after = Job(folder, clock, flow), []
+        for left, right in ((700, 64), (700, 65), (701, 65), (701, 300), (1000, 1000)):
+            job.there = {"left": left, "right": right}
+            for _ in range(1 + 2 * again):
+                job.run(workers=1 + again if workers > 1 else 1)
+                after.append(job.outputs()["silences"])
+            assert all(outputs == after[-1] for outputs in after[-1 - 2 * again :])
+        found.append(after[:: 1 + 2 * again])
+    assert all(each == found[0] for each in found)
+    assert any(each[1] == "silent" for each in found[0][-1])
+    assert len(found[0][0]) < len(found[0][1]), "a new record, and what was due before it"
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("clock", ["sequence", "blocks"])
+def test_a_drain_changes_no_watermark(tmp_path: Path, small_blocks: None, clock: str, workers: int) -> None:
+    """A file without anything new holds back none, before the drain and behind it, and does so again when it grows."""
+    found = []
+    for drained_in in (None, 1, 2):
+        folder = tmp_path / f"{drained_in}"
+        folder.mkdir()
+        job, drained = Job(folder, clock, timed), []
+        job.lines = {"left": [f"{number * 3}" for number in range(3000)], "right": [f"{n}" for n in range(3000)]}
+        for step, (left, right) in enumerate(((5, 100), (5, 1500), (900, 1500), (910, 3000))):
+            job.there = {"left": left, "right": right}
+            if step == drained_in:
+                drained.append(job.run(workers=workers, drain_at=200).drained)
+            job.run(workers=workers)
+        assert all(drained), "in the midst of what is new"
+        found.append(job.outputs()["seen"])
+    assert found[1] == found[0], "drained while only the right one had something new"
+    assert found[2] == found[0], "drained while only the left one had something new"
 
 
 @pytest.mark.parametrize("kind", ["commit", "part"])

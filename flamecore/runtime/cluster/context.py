@@ -92,7 +92,8 @@ class JobContext:
         await self.history.scan()
         if self.history.owned:
             history = self.history
-            self.plan = replace(self.plan, start=history.start, past=history.past, unread=history.unread)
+            past, done, unread = history.past, history.done, history.unread
+            self.plan = replace(self.plan, start=history.start, past=past, done=done, unread=unread)
         else:  # no epoch has begun, so new fronts and phases are not stored yet
             self.plan = self._new_plan(self.plan.placement)
 

@@ -56,6 +56,7 @@ class NodeEpoch:
             settings,
             fronts=fronts,
             past=assignment.past,
+            done=assignment.done,
             unread=assignment.unread,
             start=assignment.start,
             placement=Placement(assignment.hosts, assignment.owners) if assignment.owners else None,

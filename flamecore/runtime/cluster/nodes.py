@@ -148,6 +148,7 @@ class NodeManager:
                 locations=tuple(members.locations.items()),
                 code=context.code,
                 past=tuple(sorted(plan.past)),
+                done=tuple(sorted(plan.done)),
                 unread=tuple(sorted(plan.unread)),
                 **({} if plan.placement is None else plan.placement._asdict()),
             )

@@ -16,7 +16,17 @@ from flamecore.abc.acker import Acker
 from flamecore.abc.hooks import Observers
 from flamecore.abc.sink import Encode, Sink
 from flamecore.errors import FlameError, TransportError
-from flamecore.model.messages import CONTROL, Delivered, Failing, FrontEnded, Full, Prepared, Reached
+from flamecore.model.messages import (
+    CONTROL,
+    Delivered,
+    Failing,
+    Found,
+    FoundNothing,
+    FrontEnded,
+    Full,
+    Prepared,
+    Reached,
+)
 from flamecore.model.plan import Plan
 from flamecore.model.settings import StateTable
 from flamecore.runtime.codec.codec import Codec
@@ -24,6 +34,7 @@ from flamecore.runtime.engine.node import Bindable, Node
 from flamecore.runtime.engine.snapshots.coordinator import SnapshotCoordinator
 from flamecore.runtime.operators.table import Operators
 from flamecore.runtime.parts.completion import Completion
+from flamecore.runtime.parts.search import Search, must_search
 from flamecore.runtime.state.format import Manifest
 from flamecore.runtime.state.history import History
 from flamecore.runtime.tasks.deadlines import Deadlines
@@ -120,6 +131,7 @@ class Epoch:
         )
         self._completion = Completion(plan)
         self._coordinator: SnapshotCoordinator | None = None
+        self._search: Search | None = None
         self.begun = False
         self._finishing = False
         self._reconfiguring = False
@@ -165,6 +177,7 @@ class Epoch:
         for name in plan.rears:
             await node.add_rear(name, sinks[name], delivered_up_to[name], stored)
         if history is not None:
+            self._search = Search(plan) if must_search(plan, history.resume()) else None
             state = plan.settings.state or StateTable()
             self._coordinator = SnapshotCoordinator(plan, history, self._completion, state, sender, node.rears, taken)
         self._start(self._hear(sender, failing))
@@ -192,6 +205,12 @@ class Epoch:
             if not door.admits(*delivery):
                 continue
             message = delivery.message
+            if self._search is not None and isinstance(message, Found | FoundNothing | FrontEnded):
+                if (word := self._search.receive(message)) is not None:
+                    for worker in range(self.plan.workers):
+                        sender.send(f"worker/{worker}", word)
+                if not isinstance(message, FrontEnded):
+                    continue
             if self._coordinator is not None and type(message) is Prepared:
                 self._coordinator.receive(message)
             elif self._coordinator is not None and type(message) is Full:
@@ -317,6 +336,8 @@ def _door(plan: Plan) -> Door:
         {
             Reached: lambda message: message.rear in rears,
             FrontEnded: lambda message: 0 < message.front <= len(plan.fronts),
+            FoundNothing: lambda message: 0 < message.front <= len(plan.fronts),
+            Found: lambda message: 0 <= message.worker < plan.workers,
             Failing: anything,
             Full: lambda message: 0 <= message.worker < plan.workers,
             Prepared: lambda message: 0 <= message.worker < plan.workers,

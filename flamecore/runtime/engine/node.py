@@ -33,6 +33,7 @@ from flamecore.runtime.operators.table import Operators
 from flamecore.runtime.parts.collector import Collector
 from flamecore.runtime.parts.counters import NodeStats, merged
 from flamecore.runtime.parts.front import Front
+from flamecore.runtime.parts.search import must_search
 from flamecore.runtime.parts.tally import PartitionTally
 from flamecore.runtime.parts.worker import Worker
 from flamecore.runtime.state.format import Binding
@@ -192,13 +193,18 @@ class Node:
         numbers = [number for number in range(1, len(plan.fronts) + 1) if plan.host_of(number) == index]
         fronts = await self._make_fronts(numbers)
         worker = self._factory.make(index, acker, fronts, self.state_access)
-        worker_task = WorkerTask(worker, await self.senders.bind(f"worker/{index}"), self._advanced)
+        sender = await self.senders.bind(f"worker/{index}")
+        worker_task = WorkerTask(worker, sender, self._advanced, searches=self._searches)
         self.workers.append(worker_task)
         max_uncommitted = None
         if self.state_access is not None:
             await self._add_state(self.state_access, worker, worker_task)
             max_uncommitted = self.state_access.max_uncommitted
         self._fronts.add(worker_task, self._readers.readings(fronts), max_uncommitted)
+
+    @property
+    def _searches(self) -> bool:
+        return self.state_access is not None and must_search(self.plan, self.state_access.resume)
 
     async def _make_fronts(self, numbers: Sequence[int]) -> list[Front]:
         plan, state_access = self.plan, self.state_access
@@ -208,8 +214,8 @@ class Node:
         fronts = []
         for number in numbers:
             name = plan.fronts[number - 1]
-            position, start, ended = (
-                state_access.resume.fronts[number - 1] if state_access is not None else (None, plan.start, False)
+            position, start, ended, begun = (
+                state_access.resume.fronts[number - 1] if state_access is not None else (None, plan.start, False, 0)
             )
             # New times of the wall clock begin above all that sinks hold, whatever the clock of
             # this machine says.
@@ -227,7 +233,10 @@ class Node:
                 ended=ended,
                 journal=journal.times.get(number, ()),
                 end=journal.ends.get(number),
+                begun=begun,
             )
+            if front.is_behind_end and not self._searches:
+                front.go_on()
             fronts.append(front)
         return fronts
 

@@ -38,6 +38,7 @@ def make_plan(
     fronts: Sequence[tuple[str, int, str]] | None = None,
     history: History | None = None,
     past: Collection[int] = (),
+    done: Collection[int] = (),
     unread: Collection[int] | None = None,
     start: int = 0,
     placement: Placement | None = None,
@@ -48,7 +49,7 @@ def make_plan(
         graph, sources, settings: As for `Job`.
         fronts: (source, partition number, partition) in the order of front numbers, if another process found them.
         history: History of the state to continue from, after its scan.
-        past, unread: As in the plan, if another process found them.
+        past, done, unread: As in the plan, if another process found them.
         start: Time at which fronts start, if another process has found it.
         placement: As in the plan.
 
@@ -63,7 +64,7 @@ def make_plan(
                 events.PARTITION_REMOVED, job=settings.name, source=source, partitions=len(names), first=names[0]
             )
         fronts = [(front.source, front.partition, front.partition_name) for front in states]
-        past, unread = history.past, history.unread
+        past, done, unread = history.past, history.done, history.unread
     elif fronts is None:
         fronts = [
             (source.name, number, partition)
@@ -77,6 +78,7 @@ def make_plan(
         start,
         partitions=tuple(partition for _, _, partition in fronts),
         past=frozenset(past),
+        done=frozenset(done),
         unread=frozenset(range(1, len(fronts) + 1) if unread is None else unread),
         placement=placement,
     )

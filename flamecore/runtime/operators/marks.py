@@ -92,7 +92,7 @@ class MarkWays:
             if before.ordered:
                 numbers = sorted(set(plan.owners_of(before)))
             else:
-                numbers = [*plan.marking_fronts(plan.graph.marked_source(before).name)]
+                numbers = list(self._counting(before))
             origins |= {(before.index, number): before for number in numbers}
         if not origins:
             return
@@ -101,11 +101,18 @@ class MarkWays:
         quiet = frozenset(
             origin for origin, before in origins.items() if not before.ordered and origin[1] in plan.unread
         )
+        done = frozenset(origin for origin in quiet if origin[1] in plan.done and not _closes(origins[origin]))
         operator.watermark.connect(
-            origins, lambda place, value: say(place, worker, value), names if plan.snapshots else None, quiet
+            origins, lambda place, value: say(place, worker, value), names if plan.snapshots else None, quiet, done
         )
         if plan.snapshots:
             operator.names.extend(names)
+
+    def _counting(self, marking: Vertex) -> Sequence[int]:
+        """Return the numbers of the fronts that say marks of a marking."""
+        found = self._plan.marking_fronts(self._plan.graph.marked_source(marking).name)
+        # Where ends are marks, they have said theirs: none is to come.
+        return [number for number in found if not (_closes(marking) and number in self._plan.done)] or found
 
     def add_marking(self, vertex: Vertex, operator: MarkingOperator) -> None:
         """Connect a marking."""
@@ -115,6 +122,11 @@ class MarkWays:
         if operator.folds is not None:
             operator.folds.wall = self._plan.settings.clock == "wall"
         self.markings.setdefault(source, []).append(operator)
+
+
+def _closes(marking: Vertex) -> bool:
+    """Return whether the ends of fronts are marks, in a job that keeps state."""
+    return isinstance(marking, Marking) and bool(marking.closes)
 
 
 def _arrive(buffer: OrderedBuffer, order: bytes, trace: int, alive: bool, payload: Any) -> None:

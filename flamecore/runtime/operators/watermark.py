@@ -58,6 +58,7 @@ class Watermark:
         send: Callable[[bytes, int], None],
         names: Sequence[object] | None,
         quiet: frozenset[Origin] = frozenset(),
+        done: frozenset[Origin] = frozenset(),
     ) -> None:
         """Connect it with the origins of its marks, and with those behind.
 
@@ -66,8 +67,10 @@ class Watermark:
             send: Sends a mark of this partition: (place, value).
             names: The names under which this worker stores what is shared; None: no snapshots are taken.
             quiet: The origins that have had nothing new.
+            done: Those of them that had ended before. Their last marks stay for the run in which they have something
+                new: it must not matter whether a run in between was interrupted.
         """
-        self._quiet = quiet
+        self._quiet, self._done = quiet, done
         self._said = dict.fromkeys(origins)
         self._vertices, self._send = dict(origins), send
         if names is not None:

@@ -253,15 +253,15 @@ class FrontClock:
     """The clock that new times of a front are taken from.
 
     Args:
-        kind, number, now_us: As for `Front`.
+        kind, number, now_us, begun: As for `Front`.
         floor: Lower bound of new times.
     """
 
     __slots__ = ("_blocks", "_floor", "_now_us", "is_wall")
 
-    def __init__(self, kind: ClockName, number: int, now_us: Callable[[], int] | None, floor: int) -> None:
+    def __init__(self, kind: ClockName, number: int, now_us: Callable[[], int] | None, floor: int, begun: int) -> None:
         self.is_wall = kind == "wall"
-        self._blocks = BlockTimes(number) if kind == "blocks" else None
+        self._blocks = BlockTimes(number, begun) if kind == "blocks" else None
         self._now_us = now_us or WALL_CLOCK.get()
         self._floor = self.at(floor)
 
@@ -308,8 +308,13 @@ class Front:
         journal: Times given earlier, as (first, number of records), in a continuing front of the wall clock. They are
             given again to the first records it reads. With the number `IDLE_MARK` or `LAST_MARK`: to the same mark.
         end: Time at which a continuing front ended earlier, if its clock counts.
+        begun: Time at which it began: its blocks are numbered from there. Behind `start`: it goes on behind the end of
+            the job.
 
     Attributes:
+        is_behind_end: Whether it promises the end of the job, and nothing behind it; see
+            `flamecore.runtime.parts.search`.
+        waits_for_others: Whether it has nothing more to read, and waits for what others find behind the end.
         latest: Latest time, shared by the fronts of a worker: of two records read one after the other, the second has
             the later time.
         is_idle: Whether it has been said that it is idle since its last record.
@@ -331,11 +336,14 @@ class Front:
         ended: bool = False,
         journal: Iterable[tuple[int, int]] = (),
         end: int | None = None,
+        begun: int = 0,
     ) -> None:
         self.name = name
         self.number = number
-        self._clock = FrontClock(clock, number, now_us, start)
-        self.next_time = self._clock.at(start)
+        self._clock = FrontClock(clock, number, now_us, start, begun)
+        self.is_behind_end = start < begun and not ended
+        self.waits_for_others = False
+        self.next_time = start if self.is_behind_end else self._clock.at(start)
         self.suffix = number.to_bytes(4, "big")
         self.latest = LatestTime()
         self.ended = ended
@@ -375,7 +383,14 @@ class Front:
     def most(self) -> int | None:
         """Return the most records that may be stamped at once; None: no limit."""
         left = None if self._earlier is None else self._earlier.count
-        return self._clock.left(self.next_time) if left is None else left
+        if left is not None:
+            return left
+        return self._clock.left(self._clock.at(self.next_time) if self.is_behind_end else self.next_time)
+
+    def go_on(self) -> None:
+        """Go on behind the end of the job: a front has a record there."""
+        self.is_behind_end = False
+        self.next_time = self._clock.at(self.next_time)
 
     def stamp(self, positions: Sequence[object], at: float) -> int:
         """Give consecutive times to as many records as positions; return the first.

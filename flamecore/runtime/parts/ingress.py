@@ -163,6 +163,15 @@ class Ingress:
             for records in merge.take(most):
                 self._run(*records)
 
+    def go_on(self) -> None:
+        """Go on with all fronts behind the end of the job: one has a record there."""
+        for number, front in self._fronts.items():
+            if front.is_behind_end:
+                front.go_on()
+                if number in self.merge_of:
+                    self.merge_of[number].note(number)
+                self.promises.make(number, front.promise())
+
     def heartbeat(self, number: int) -> None:
         """Promise the next time of a front that has nothing to send now."""
         front = self._fronts[number]
@@ -188,7 +197,8 @@ class Ingress:
             if self._clock not in (None, "wall"):
                 self.promises.give(GivenTimes(number, front.next_time, 0), front.next_time)
             given = front.times_left is not None
-            time = self.marks.end(front)
+            # Nothing was found behind the end of the job: it remains what it was.
+            time = None if front.is_behind_end else self.marks.end(front)
             if time is not None and not given and self._clock == "wall":
                 self.promises.give(GivenTimes(number, time, LAST_MARK), front.next_time)
         front.ended = True

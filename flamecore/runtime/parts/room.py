@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from flamecore.model.clock import BLOCK, ClockName
+from flamecore.model.clock import ClockName, block_start
 from flamecore.runtime.parts.front import Front
 
 _PARTS: Final = 2
@@ -124,7 +124,7 @@ class Room:
         left = self.most
         self._counted = set()
         for number, front in self._fronts.items():
-            if front.ended:
+            if front.ended or front.waits_for_others:
                 left -= front.in_flight
             elif number in self._reading:
                 left -= max(front.in_flight + self._reading[number], 1)
@@ -151,7 +151,6 @@ class BlockRoom(Room):
     def __init__(self, fronts: Mapping[int, Front], most: int, most_uncommitted: int | None = None) -> None:
         super().__init__(fronts, max(most, 1), most_uncommitted)
         self._levels: dict[int, int] = {}  # most records in flight of each front that has room
-        self._block = BLOCK.get()
         self._first = 0  # the front with the earliest block
 
     def has_room(self, number: int, most: int) -> bool:
@@ -169,7 +168,8 @@ class BlockRoom(Room):
         if self._changed:
             self._deal()
         # It may come to the end of its block: snapshots may be between two blocks only.
-        return number != self._first or self._fronts[number].most == self._block
+        next_time = self._fronts[number].next_time
+        return number != self._first or next_time == block_start(next_time)
 
     def _room(self, number: int, most: int) -> int:
         front = self._fronts[number]
@@ -183,7 +183,13 @@ class BlockRoom(Room):
 
     def _deal(self) -> None:
         """Give all credit to the fronts with the earliest blocks."""
-        coming = sorted([(front.next_time, number) for number, front in self._fronts.items() if not front.ended])
+        coming = sorted(
+            [
+                (front.next_time, number)
+                for number, front in self._fronts.items()
+                if not (front.ended or front.waits_for_others)
+            ]
+        )
         held = sum([front.in_flight for front in self._fronts.values()]) + sum(self._reading.values())
         left = self.most - held
         self._levels = {}

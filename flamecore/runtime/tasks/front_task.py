@@ -37,7 +37,7 @@ _FEW: Final = 64
 """Records of a batch below which reading it costs more than a smaller round saves."""
 
 
-_HELD_S: Final = 0.1
+_HELD_S: Final = 0.5
 """Most seconds that the promise of a batch waits for the rest of its block: others wait for it."""
 
 
@@ -152,6 +152,9 @@ class FrontTask:
         self._groups = list(groups.values())
         """Partitions that have not ended, those together whose records wait for each other."""
         self._left = {reading: group for group in self._groups for reading in group}
+        self._waiting: dict[Reading, None] = {}
+        """Partitions that have nothing to read behind the end of the job, and wait for what others find."""
+        self._decided = asyncio.Event()
         self._current = readings[0]
         self._limits: dict[str, int] = {}  # by source, the limit of the last partition that was read
         self._worker_task = worker_task
@@ -165,6 +168,7 @@ class FrontTask:
         self._woken = asyncio.Event()
         self._time = monotonic
         self._now = 0.0  # time at the end of the last read, which the event loop is not asked for again
+        worker_task.search.tasks.append(self)
 
     def counts(self) -> NodeStats:
         """Return the share of these fronts in the counters."""
@@ -218,15 +222,39 @@ class FrontTask:
                 del worker_task.open_fronts[each.front.number]
         if not reading.cancelled():
             reading.result()
-        if self._left:
-            self._end(tuple(self._left))
+        rest, self._waiting = (*self._left, *self._waiting), {}
+        if rest:
+            self._end(rest)
+
+    def end_waiting(self) -> None:
+        """End the partitions that have waited for what others find behind the end of the job."""
+        waiting, self._waiting = tuple(self._waiting), {}
+        self._decided.set()
+        if waiting:
+            self._end(waiting)
+
+    def _end_or_wait(self, readings: Sequence[Reading]) -> None:
+        """End fronts, unless they wait for what others find behind the end of the job."""
+        search, ended = self._worker_task.search, []
+        for reading in readings:
+            if search.must_wait(reading.front.number):
+                self._waiting[reading] = None
+                search.find_nothing(reading.front.number)
+            else:
+                ended.append(reading)
+        if ended:
+            self._end(ended)
+        if len(ended) < len(readings):
+            self._room.note()
+            search.wake()
 
     def _end(self, readings: Sequence[Reading]) -> None:
         """End fronts, or stop those that a later run continues."""
         worker_task, ends = self._worker_task, []
         for reading in readings:
             number = reading.front.number
-            stopped = (self._snapshots or reading.again or self._stop.failing) and not reading.exhausted
+            goes_on = not reading.exhausted or worker_task.search.must_wait(number)
+            stopped = (self._snapshots or reading.again or self._stop.failing) and goes_on
             end = (worker_task.worker.stop_front if stopped else worker_task.worker.end_front)(number)
             ends.append(FrontEnded(number, end, stopped))
         self._room.note()  # of what they no longer need others may read
@@ -243,6 +271,8 @@ class FrontTask:
             while self._left and not self._stop.is_set():
                 await self._wait_for_turn()
                 await self._read_round()
+            if self._waiting:
+                await self._decided.wait()
         except ENDING as error:
             raise ending_error(error, f"the work of a {type(self).__name__}") from error
 
@@ -308,7 +338,7 @@ class FrontTask:
         for reading in ended:
             del self._left.pop(reading)[reading], self._worker_task.open_fronts[reading.front.number]
         if ended:
-            self._end(ended)
+            self._end_or_wait(ended)
 
     async def _read_all(self, reading: Reading, limit: int) -> None:
         """Read as many records as there is room for, in several batches if need be.

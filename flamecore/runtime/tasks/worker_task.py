@@ -15,13 +15,25 @@ from flamecore.abc.source import Batch
 from flamecore.abc.transport import Delivery
 from flamecore.model.clock import STOPWATCH
 from flamecore.model.failure import ENDING, ending_error
-from flamecore.model.messages import Busy, Committed, Delivered, Items, MinTimes, Outgoing, Prepare, Released, Settled
+from flamecore.model.messages import (
+    Busy,
+    Committed,
+    Delivered,
+    Items,
+    MinTimes,
+    Outgoing,
+    Prepare,
+    Released,
+    Searched,
+    Settled,
+)
 from flamecore.model.meta import MIN_TIME
 from flamecore.runtime.parts.counters import NodeStats
 from flamecore.runtime.parts.histogram import Histogram
 from flamecore.runtime.parts.worker import Worker
 from flamecore.runtime.tasks.door import Door, anything
 from flamecore.runtime.tasks.event_loop import clock, monotonic
+from flamecore.runtime.tasks.front_search import FrontSearch
 from flamecore.runtime.tasks.partition_task import PartitionTask
 from flamecore.runtime.tasks.sender import Sender
 from flamecore.runtime.tasks.stats import DeliveryTimes
@@ -99,11 +111,18 @@ class WorkerTask:
         worker: The worker.
         sender: Sender of its endpoint.
         advanced: See `ReturnedCredit`.
+        searches: Whether its fronts search for records behind the end of the job.
+
+    Attributes:
+        search: The search.
     """
 
-    def __init__(self, worker: Worker, sender: Sender, advanced: Callable[[int, int], None]) -> None:
+    def __init__(
+        self, worker: Worker, sender: Sender, advanced: Callable[[int, int], None], *, searches: bool = False
+    ) -> None:
         self.worker = worker
         self.sender = sender
+        self.search = FrontSearch(worker, sender, is_open=searches)
         self._credit = ReturnedCredit(worker, advanced)
         self.snapshots: SnapshotParticipant | None = None
         self.partitions: dict[str, PartitionTask] = {}
@@ -124,7 +143,7 @@ class WorkerTask:
         self.door = Door(
             sender.endpoint.address,
             {
-                **dict.fromkeys((Items, Settled, Busy, Prepare, Committed), anything),
+                **dict.fromkeys((Items, Settled, Busy, Prepare, Committed, Searched), anything),
                 MinTimes: lambda news: len(news.times) == segments,
                 Delivered: lambda word: word.rear in rears,
             },
@@ -211,6 +230,8 @@ class WorkerTask:
         Records of several fronts are sent together: small batches would cost a message each.
         """
         with self._working:
+            if self.search.is_open:
+                self.search.note(batch, policy)
             self.worker.admit(number, batch, at, policy, more=more)
             if more and self.worker.ingress.holds(number):
                 return  # nothing of it may leave before the rest has come
@@ -274,6 +295,8 @@ class WorkerTask:
             self.snapshots.prepare(delivery.message)
         elif self.snapshots is not None and kind is Committed:
             self.snapshots.committed(delivery.message)
+        elif kind is Searched:
+            self.search.end(found=delivery.message.found)
         else:
             if kind is Delivered:
                 self._credit.note(delivery.message, now)

@@ -112,6 +112,7 @@ class Reference:
         self,
         times: Mapping[str, Sequence[int]],
         ends: Mapping[str, int] | None = None,
+        reached: Mapping[str, int] | None = None,
         *,
         clock: ClockName = "sequence",
     ) -> tuple[dict[str, list[Any]], Failed | None]:
@@ -120,9 +121,10 @@ class Reference:
         Args:
             times: For each source, the global times of its records, as far as they were read.
             ends: The times of the marks of their ends, as far as these are known.
+            reached: The times behind their records, as far as these are known.
             clock: The clock that gave them.
         """
-        ends = ends or {}
+        ends, reached = ends or {}, reached or {}
         order = sorted({time for each in times.values() for time in each})
         # Only the order of times matters, except to ordered operations: these see them.
         timed = any(vertex.ordered for vertex in self.graph.vertices)
@@ -133,6 +135,7 @@ class Reference:
             BLOCK.get(),
             tuple(ranks[source.name] for source in self.graph.sources),
             tuple(sorted(ends.items())),
+            tuple(sorted(reached.items())) if timed else (),
         )
         if key not in self._known:
             inputs = {name: list(self.inputs.get(name, ()))[: len(ranks[name])] for name in ranks}
@@ -144,6 +147,7 @@ class Reference:
                     times=ranks,
                     skip_failing=self.skip_failing,
                     ends=ends,
+                    reached=reached if timed else None,
                     keeps=True,
                     wall=clock == "wall",
                     # Ranks are consecutive, and no block's.
@@ -171,7 +175,7 @@ class Reference:
         for name, times in played.times.items():
             if times != sorted(set(times)):
                 raise AssertionError(f"the times of source {name!r} do not grow: {times}")
-        wanted, failed = self.of(played.times, played.ends, clock=played.clock)
+        wanted, failed = self.of(played.times, played.ends, played.reached, clock=played.clock)
         if (failed is None) != (played.failed is None):
             raise AssertionError(f"the job failed with {played.failed}, the reference with {failed}")
         if failed is not None:

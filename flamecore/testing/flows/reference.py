@@ -129,6 +129,7 @@ def interpret(
     max_steps: int = 10_000_000,
     end: int | None = None,
     ends: Mapping[str, int] | None = None,
+    reached: Mapping[str, int] | None = None,
     keeps: bool = False,
     wall: bool = False,
     clock: ClockName = "sequence",
@@ -144,6 +145,7 @@ def interpret(
         max_steps: Give up on a flow that has not ended after so many.
         end: The time at which all fronts have ended: no later timer is due. Default: right after the last record.
         ends: For each source, the time at which it has ended. Default: right after its last record.
+        reached: For each source, its next time behind its records. Default: by `clock`, as if it had begun with them.
         keeps: Whether the job keeps state, as far as vertices ask.
         wall: Whether times are those of the wall clock.
         clock: The clock that counts, `sequence` or `blocks`; each source has one front.
@@ -170,7 +172,7 @@ def interpret(
             placing, starts = graph.placing_of(vertex), graph.predecessors(vertex)
             placed = None if placing is None else spans[placing][0]
             interpreter.places |= {(spans[start][1], entry): (vertex.route, placed) for start in starts}
-    return interpreter.run(inputs, times or {}, max_steps, end, ends or {})
+    return interpreter.run(inputs, times or {}, max_steps, end, ends or {}, reached or {})
 
 
 class _Interpreter:
@@ -202,6 +204,7 @@ class _Interpreter:
         max_steps: int,
         end: int | None,
         known_ends: Mapping[str, int],
+        reached: Mapping[str, int],
     ) -> dict[str, list[DataItem]]:
         until = 0  # the time after all records, and all ends that are said
         ends: dict[Source, bytes] = {}
@@ -211,8 +214,10 @@ class _Interpreter:
             stamps = times[source.name] if source.name in times else self.stamps(front, len(records))
             for time, payload in zip(stamps, records, strict=True):
                 self.emit(source, GlobalTime(time, front).encode(), True, payload)
-            after = self.at(front, max(stamps, default=-1) + 1)
-            until = max(until, after) if records else until
+            # Where its next block begins depends on when it began.
+            known = reached.get(source.name)
+            after = self.at(front, max(stamps, default=-1) + 1) if known is None else known
+            until = max(until, after) if records or known is not None else until
             ended = known_ends.get(source.name, after)
             ends[source] = GlobalTime(ended, front).encode()
             if not records:

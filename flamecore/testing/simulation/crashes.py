@@ -47,6 +47,7 @@ class Played:
         times_at: For each sink, the same as of when it got its last output.
         failed: The error of the record that ends the job, if one does.
         ends: For each source whose end is a mark, the global time of that mark.
+        reached: For each source, its next time behind all its records, by a clock that counts.
         runs: Number of runs.
         epochs: Number of epochs.
         log: The faults, in order.
@@ -62,6 +63,7 @@ class Played:
     times_at: dict[str, dict[str, list[int]]]
     failed: OperationError | None
     ends: dict[str, int]
+    reached: dict[str, int]
     runs: int
     epochs: int
     log: list[str]
@@ -167,6 +169,7 @@ class Crashes:
             times_at=times_at,
             failed=self.failed,
             ends=job.ends,
+            reached=job.reached,
             runs=self.runs,
             epochs=len(job.epochs),
             log=self.log,

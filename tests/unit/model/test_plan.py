@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import flamecore as fc
+from flamecore.model.clock import LARGEST_BLOCK
 from flamecore.model.meta import FrontId
 from flamecore.model.plan import Placement, Plan, owning_workers
 from flamecore.model.settings import JobSettings
@@ -55,20 +56,26 @@ def test_each_host_of_a_scan_reads_two_blocks_ahead_or_more(workers: int, files:
     plan = Plan(flow.graph(), fronts, JobSettings(workers=workers, clock="blocks"))
     hosts = range(min(workers, files))
     parts = [plan.in_flight_of(worker) for worker in range(workers)]
-    assert all((parts[worker] >= 2 * 4096) if worker in hosts else (parts[worker] == 0) for worker in range(workers))
-    assert sum(parts) <= plan.max_in_flight == workers * 8192
+    for worker, part in enumerate(parts):
+        assert part >= 2 * LARGEST_BLOCK if worker in hosts else part == 0
+    assert sum(parts) <= plan.max_in_flight == workers * 32_768
     plan = Plan(flow.graph(), fronts, JobSettings(workers=workers, clock="blocks", max_in_flight=5000))
     assert sum(plan.in_flight_of(worker) for worker in range(workers)) <= 5000 == plan.max_in_flight
 
 
-@pytest.mark.parametrize(
-    ("workers", "clock", "scan"), [(1, "blocks", True), (2, "sequence", True), (2, "blocks", False)]
-)
+@pytest.mark.parametrize(("workers", "clock", "scan"), [(1, "blocks", True), (2, "sequence", True), (2, "wall", False)])
 def test_other_jobs_have_one_credit_for_all_workers(workers: int, clock: Any, scan: bool) -> None:
     flow, keyed = words()
     keyed.count(scan=scan).sink("counts")
     plan = Plan(flow.graph(), (FrontId("lines", 0),), JobSettings(workers=workers, clock=clock))
     assert plan.max_in_flight == 8192 == plan.in_flight_of(plan.host_of(1))
+
+
+def test_each_host_reads_a_block_ahead_where_nothing_scans() -> None:
+    flow, keyed = words()
+    keyed.count().sink("counts")
+    plan = Plan(flow.graph(), (FrontId("lines", 0),), JobSettings(workers=2, clock="blocks"))
+    assert plan.max_in_flight == 2 * LARGEST_BLOCK == plan.in_flight_of(plan.host_of(1))
 
 
 @pytest.mark.parametrize("how", ["fold", "reduce", "group", "map", "count, then fold", "stateful_map"])

@@ -159,6 +159,32 @@ def test_a_new_front_begins_with_the_watermark_and_partitions_with_the_least_of_
     assert take(made) == [(True, 6), (True, 9)]
 
 
+def test_a_front_that_had_ended_with_nothing_new_holds_back_nothing_and_keeps_its_last_mark() -> None:
+    def made(done: frozenset[Any] = frozenset()) -> Watermark:
+        watermark = Watermark()
+        watermark.connect(dict.fromkeys(FRONTS, SAID), lambda *_: None, NAMES, frozenset({FRONTS[0]}), done)
+        return watermark
+
+    there = [(3, (("said", 1, 3), ("said", 2, 8)))]
+    ending, ended = made(), made(frozenset({FRONTS[0]}))
+    ending.restore(there)
+    ending.put(place(1), FRONTS[0], DONE)
+    assert take(ending) == [(True, 8)]
+    ended.restore(there)
+    for one in (ending, ended):
+        one.put(place(2), FRONTS[1], 9)
+        assert take(one) == [(True, 9)]
+    stored = ended.cut(encode_time(3))
+    assert stored == ending.cut(encode_time(3))
+    again = made()
+    again.restore(record[0] for record in stored.values())
+    again.put(place(4), FRONTS[0], 5)
+    again.put(place(5), FRONTS[1], 12)
+    assert take(again) == [(True, 9), (True, 9)], "what the first one said counts again"
+    again.put(place(6), FRONTS[0], 11)
+    assert take(again) == [(True, 11)]
+
+
 def test_there_is_a_shared_name_for_each_key_group() -> None:
     names = shared_names()
     assert key_groups(names) == list(range(KEY_GROUPS))

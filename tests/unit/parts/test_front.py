@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flamecore.model.clock import BLOCK, BlockTimes, ClockName
+from flamecore.model.clock import BLOCK, BlockTimes, ClockName, next_blocks
 from flamecore.model.meta import FrontId, GlobalTime, Meta
 from flamecore.runtime.parts.front import Front
 from flamecore.runtime.state.journal import IDLE_MARK, LAST_MARK
@@ -364,3 +364,33 @@ def test_the_end_of_a_front_has_a_time_in_its_blocks() -> None:
     assert ending.stamp_end() == block_times(3)[0]
     assert ending.next_time == block_times(4)[0]
     assert ending.cut(block_times(3)[0]) == (f"at {times[2]}", block_times(3)[0])
+
+
+@pytest.mark.usefixtures("blocks_of_three")
+@pytest.mark.parametrize("start", [2, BlockTimes(3).time(1), BlockTimes(3).time(8)])
+def test_a_front_promises_the_end_of_its_job_until_it_goes_on_behind_it(start: int) -> None:
+    """The end may be any number of blocks before those of the next records."""
+    begun = next_blocks(BlockTimes(1).time(14))
+    behind = Front(FrontId("numbers", 0), 2, clock="blocks", start=start, begun=begun, snapshots=True)
+    assert behind.is_behind_end
+    assert behind.promise() == start
+    assert behind.most == 3, "those of the first block behind the end"
+    assert behind.cut(start) == (None, start)
+    behind.go_on()
+    assert not behind.is_behind_end
+    assert behind.promise() == BlockTimes(2, begun).time(0) > begun
+    assert behind.most == 3
+    assert admitted(behind, 4) == [BlockTimes(2, begun).time(number) for number in range(4)]
+
+
+def test_a_front_that_counts_goes_on_at_the_end_of_its_job() -> None:
+    behind = Front(FrontId("numbers", 0), 2, start=7, begun=8)
+    assert behind.is_behind_end
+    assert behind.promise() == 7
+    behind.go_on()
+    assert admitted(behind, 2) == [7, 8]
+
+
+@pytest.mark.parametrize(("start", "ended"), [(7, True), (8, False), (9, False)])
+def test_a_front_that_has_gone_on_or_ended_is_not_behind_the_end(start: int, ended: bool) -> None:
+    assert not Front(FrontId("numbers", 0), 2, start=start, begun=8, ended=ended).is_behind_end

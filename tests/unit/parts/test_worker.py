@@ -637,7 +637,7 @@ def test_a_block_is_told_in_one_total_however_its_front_goes_on(how: str) -> Non
     assert sent_items(bench.flush()) == [([1, 0], [4 if how == "admit" else 3, 1])]
     calls = bench.log.taken()
     promised = [call[2] for call in calls if call[0] == "heartbeat"]
-    assert set(promised) == {0x1005 if how == "admit" else 0x1004}
+    assert set(promised) == {0x4005 if how == "admit" else 0x4004}
     assert (("end", 1) in calls) is (how == "end_front")
 
 
@@ -647,7 +647,7 @@ def test_the_end_of_a_block_is_promised_at_once() -> None:
     assert sent_items(bench.flush()) == []
     admit_more(bench, 4095, 4096)
     assert sent_items(bench.flush()) == [([0, 1], [2048, 2048])]
-    assert [call[1:] for call in bench.log.taken() if call[0] == "heartbeat"] == [(1, 1 << 32 | 0x1000)]
+    assert [call[1:] for call in bench.log.taken() if call[0] == "heartbeat"] == [(1, 1 << 34 | 0x4000)]
     assert bench.worker.ingress.holds(1), "the next one has begun"
 
 
@@ -673,4 +673,4 @@ def test_nothing_waits_for_the_rest_of_a_block_where_nothing_scans() -> None:
     bench = Bench(flow(keyed), workers=2, clock="blocks")
     admit_more(bench, 1, 2)
     assert not bench.worker.ingress.holds(1)
-    assert [call for call in bench.log.taken() if call[0] == "heartbeat"] == [("heartbeat", 1, 0x1002)]
+    assert [call for call in bench.log.taken() if call[0] == "heartbeat"] == [("heartbeat", 1, 0x4002)]

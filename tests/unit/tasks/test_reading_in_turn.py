@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import count as counted
 from types import SimpleNamespace
 from typing import Any
@@ -12,12 +12,14 @@ import pytest
 
 from flamecore.abc.source import Batch, Reader
 from flamecore.errors import SourceError
-from flamecore.model.messages import FrontEnded
+from flamecore.model.clock import BlockTimes, next_blocks
+from flamecore.model.messages import Found, FoundNothing, FrontEnded
 from flamecore.model.meta import FrontId
 from flamecore.model.settings import JobSettings
 from flamecore.runtime.parts.front import Front
-from flamecore.runtime.parts.room import Room
+from flamecore.runtime.parts.room import BlockRoom, Room
 from flamecore.runtime.tasks import front_task
+from flamecore.runtime.tasks.front_search import FrontSearch
 from flamecore.runtime.tasks.front_task import FrontTask, Reading, StopSignal
 
 
@@ -59,9 +61,15 @@ class Hosts:
         self.promised: list[tuple[int, int]] = []
         ingress = SimpleNamespace(merge_of=dict.fromkeys(merged, "one merge"), holds=self.held.__contains__)
         self.worker = SimpleNamespace(
-            end_front=self._end, stop_front=self._end, heartbeat=self._promise, ingress=ingress
+            index=0,
+            fronts=self.fronts,
+            end_front=self._end,
+            stop_front=self._end,
+            heartbeat=self._promise,
+            ingress=ingress,
         )
         self.sender = SimpleNamespace(send=self._send)
+        self.search = FrontSearch(self.worker, self.sender, is_open=False)  # type: ignore[arg-type]
         self.stop_after = -1
         self.stop = StopSignal()
 
@@ -82,6 +90,7 @@ class Hosts:
         self.promised.append((number, self.fronts[number].next_time))
 
     def _end(self, number: int) -> int:
+        self.fronts[number].ended = True
         return self.fronts[number].next_time
 
     def _send(self, address: str, word: FrontEnded) -> None:
@@ -285,3 +294,119 @@ def test_a_batch_of_a_reader_that_may_wait_is_promised_at_once(monkeypatch: pyte
     task, hosts, _ = make([112])
     asyncio.run(task.run())
     assert hosts.promised == [(1, 16), (1, 48), (1, 112)]
+
+
+# -- behind the end of a job -------------------------------------------------------------------------------------------
+
+
+class Waiting(Numbers):
+    """A reader that takes its time."""
+
+    waits = True
+
+    async def read(self, limit: int) -> Batch | None:
+        for _ in range(3):
+            await asyncio.sleep(0)
+        return await super().read(limit)
+
+
+class Behind(Hosts):
+    """The stand-in for a worker whose fronts go on behind the end of their job, at time 7."""
+
+    def __init__(self, sizes: Sequence[int], most: int) -> None:
+        start = next_blocks(7)
+        fronts = [
+            Front(FrontId("n", number), number, clock="blocks", start=7, begun=start)
+            for number in range(1, len(sizes) + 1)
+        ]
+        super().__init__(fronts, ())
+        self.said: list[object] = []
+        self.search.is_open = True
+        self.worker.ingress.go_on = self._go_on
+        plan: Any = SimpleNamespace(snapshots=True, settings=JobSettings(clock="blocks"))
+        self.room = room = BlockRoom(self.fronts, most)
+        self.tasks = [
+            FrontTask([Reading(front, Waiting(size))], self, plan, room, self.stop)  # type: ignore[arg-type]
+            for front, size in zip(fronts, sizes, strict=True)
+        ]
+
+    def admit(self, number: int, batch: Batch, at: float, policy: str, *, more: bool = False) -> None:
+        if self.search.is_open:
+            self.search.note(batch, policy)
+        super().admit(number, batch, at, policy, more=more)
+
+    def _go_on(self) -> None:
+        for front in self.fronts.values():
+            front.go_on()
+
+    def _send(self, address: str, word: Any) -> None:
+        self.said.append(word)
+
+    def deliver(self) -> None:
+        """Return the credit of what was admitted."""
+        for front in self.fronts.values():
+            front.delivered(front.next_time)
+        self.room.note()
+        for task in self.tasks:
+            task.wake()
+
+    async def run(self) -> list[asyncio.Task[None]]:
+        """Start all tasks, and let them come as far as they do by themselves."""
+        running = [asyncio.create_task(task.run()) for task in self.tasks]
+        for _ in range(100):
+            await asyncio.sleep(0)
+        return running
+
+
+def play(body: Callable[[], Awaitable[None]]) -> None:
+    async def limited() -> None:
+        async with asyncio.timeout(20):
+            await body()
+
+    asyncio.run(limited())
+
+
+@pytest.mark.parametrize("found", [False, True])
+def test_fronts_with_nothing_behind_the_end_wait_for_what_others_find(found: bool) -> None:
+    async def body() -> None:
+        hosts = Behind([0, 0, 0], most=1)  # credit for one front at a time
+        running = await hosts.run()
+        assert hosts.said == [FoundNothing(1), FoundNothing(2), FoundNothing(3)]
+        assert {time for _, time in hosts.promised} == {7}
+        hosts.search.end(found=found)
+        await asyncio.gather(*running)
+        ends = [front.next_time for front in hosts.fronts.values()]
+        assert hosts.said[3:] == [FrontEnded(number, end) for number, end in enumerate(ends, 1)]
+        assert ends == ([BlockTimes(number, next_blocks(7)).time(0) for number in (1, 2, 3)] if found else [7, 7, 7])
+
+    play(body)
+
+
+def test_the_first_record_behind_the_end_ends_the_search() -> None:
+    async def body() -> None:
+        hosts = Behind([0, 5, 0], most=100)
+        running = await hosts.run()
+        while not all(task.done() for task in running):
+            hosts.deliver()
+            await asyncio.sleep(0)
+        assert hosts.said.count(Found(0)) == 1
+        assert hosts.said[:2] == [FoundNothing(1), Found(0)]
+        assert {word.front for word in hosts.said if isinstance(word, FrontEnded) and not word.stopped} == {1, 2, 3}
+        assert all(front.next_time >= next_blocks(7) for front in hosts.fronts.values())
+
+    play(body)
+
+
+def test_a_front_that_waits_for_others_is_stopped_where_it_is() -> None:
+    """It is not known whether there is anything new: the next run looks again."""
+
+    async def body() -> None:
+        hosts = Behind([0, 0], most=100)
+        running = await hosts.run()
+        hosts.stop.set()
+        await asyncio.gather(*running)
+        assert hosts.said[2:] == [FrontEnded(1, 7, stopped=True), FrontEnded(2, 7, stopped=True)]
+        hosts.search.end(found=False)
+        assert len(hosts.said) == 4
+
+    play(body)

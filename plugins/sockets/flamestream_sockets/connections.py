@@ -101,7 +101,7 @@ class SocketConnection:
             raise BrokenConnectionError(f"a message of kind {message.kind} came in place of kind {kind}")
         try:
             again, why = _refusal.decode(message.body)
-        except msgspec.MsgspecError as error:
+        except ValueError as error:
             raise BrokenConnectionError(f"a refusal that cannot be read: {error}") from error
         raise BrokenConnectionError(why, hopeless=not again)
 
@@ -145,7 +145,7 @@ class SocketCall:
             raise BrokenConnectionError("it does not greet")
         try:
             return cls(pipe, Greeting(*_greeting.decode(message.body)))
-        except msgspec.MsgspecError as error:
+        except ValueError as error:
             raise BrokenConnectionError(f"it does not greet: {error}") from error
 
     async def accept(self, instance: str) -> None:

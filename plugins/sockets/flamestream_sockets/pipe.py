@@ -1,6 +1,8 @@
 """One end of a socket, which carries whole messages.
 
-A message is its length in 4 bytes, its kind in one, and its bytes; the length is big-endian and counts the bytes only.
+A message is its length in 4 bytes, its kind in one, a check of both in two, a checksum of its bytes in 8, and its
+bytes. The numbers are big-endian, and the length counts the bytes only. Damage breaks the connection, which is made
+anew. The checksums of frames would not do: a damaged length would be waited for, and a damaged greeting refused.
 """
 
 from __future__ import annotations
@@ -13,9 +15,11 @@ from enum import IntEnum
 from socket import socket
 from typing import Final, NamedTuple, cast
 
+import xxhash
+
 from flamecore.toolkit.links.connection import BrokenConnectionError
 
-_HEAD: Final = struct.Struct(">IB")
+_HEAD: Final = struct.Struct(">IBHQ")
 _MESSAGE_BYTES: Final = 64
 """Memory that a message takes besides its bytes, about: it may be of none."""
 _AHEAD_BYTES: Final = 2**20
@@ -37,6 +41,11 @@ class Message(NamedTuple):
 
     kind: int
     body: bytes
+
+
+def packed(kind: int, body: bytes) -> bytes:
+    """Return the bytes of a message."""
+    return _HEAD.pack(len(body), kind, _check(len(body), kind), xxhash.xxh3_64_intdigest(body)) + body
 
 
 class Pipe(asyncio.Protocol):
@@ -72,7 +81,10 @@ class Pipe(asyncio.Protocol):
         rest += data
         at, end = 0, len(rest)
         while end - at >= _HEAD.size:
-            size, kind = _HEAD.unpack_from(rest, at)
+            size, kind, check, checksum = _HEAD.unpack_from(rest, at)
+            if check != _check(size, kind):
+                self._break("the head of a message is damaged")
+                return
             if size > self._most_bytes:
                 self._break(f"a message of {size} bytes is announced; {self._most_bytes} are the limit")
                 return
@@ -81,7 +93,11 @@ class Pipe(asyncio.Protocol):
                 break
             at = begin + size
             with memoryview(rest) as view:
-                self._arrived.append(Message(kind, bytes(view[begin:at])))
+                body = bytes(view[begin:at])
+            if checksum != xxhash.xxh3_64_intdigest(body):
+                self._break("the bytes of a message are damaged")
+                return
+            self._arrived.append(Message(kind, body))
             self._arrived_bytes += size + _MESSAGE_BYTES
         if at:
             del rest[:at]
@@ -143,7 +159,7 @@ class Pipe(asyncio.Protocol):
         if self._broken:
             raise BrokenConnectionError(self._broken)
         assert self._transport is not None
-        self._transport.write(_HEAD.pack(len(body), kind) + body)
+        self._transport.write(packed(kind, body))
         if self._writers is not None:
             await asyncio.shield(self._writers)
 
@@ -161,6 +177,11 @@ class Pipe(asyncio.Protocol):
         self._broken = self._broken or why
         self.abort()
         _wake(self._reader)
+
+
+def _check(size: int, kind: int) -> int:
+    """Return a number of 16 bits that is another one if a bit of the two numbers changes."""
+    return (size ^ size >> 16 ^ kind << 8) & 0xFFFF
 
 
 def _wake(waiting: asyncio.Future[None] | None) -> None:

@@ -7,7 +7,6 @@ import os
 import random
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import time
@@ -20,7 +19,7 @@ import pytest
 from flamecore.toolkit.links.connection import BrokenConnectionError
 from flamestream_sockets.connections import Watch
 from flamestream_sockets.peer import is_stopped
-from flamestream_sockets.pipe import Kind, Pipe
+from flamestream_sockets.pipe import Kind, Pipe, packed
 
 LIMIT_S = 10.0
 MOST = 2**23
@@ -48,7 +47,7 @@ def within_limit(work: Callable[[], Awaitable[None]]) -> None:
 def test_messages_arrive_whole_whatever_the_pieces(seed: int) -> None:
     draw = random.Random(seed)
     bodies = [draw.randbytes(draw.choice((0, 1, 5, 200, 70_000))) for _ in range(30)]
-    data = b"".join(struct.pack(">IB", len(body), Kind.DATA) + body for body in bodies)
+    data = b"".join(packed(Kind.DATA, body) for body in bodies)
 
     async def work() -> None:
         pipe, theirs = await connected()
@@ -105,7 +104,7 @@ def test_what_is_not_read_waits_at_the_sender() -> None:
 def test_messages_without_bytes_wait_at_the_sender_too() -> None:
     async def work() -> None:
         pipe, theirs = await connected()
-        empty, count = struct.pack(">IB", 0, Kind.DATA), 2**18
+        empty, count = packed(Kind.DATA, b""), 2**18
         sending = asyncio.create_task(asyncio.get_running_loop().sock_sendall(theirs, empty * count))
         await asyncio.sleep(0.2)
         assert not sending.done()
@@ -137,9 +136,25 @@ def test_a_writer_that_waits_learns_that_the_socket_is_broken() -> None:
 def test_a_message_that_is_too_large_breaks_the_connection() -> None:
     async def work() -> None:
         pipe, theirs = await connected(most=100)
-        theirs.send(struct.pack(">IB", 100, Kind.DATA) + bytes(100) + struct.pack(">IB", 101, Kind.DATA))
+        theirs.send(packed(Kind.DATA, bytes(100)) + packed(Kind.DATA, bytes(101))[:-1])
         assert await pipe.read() == (Kind.DATA, bytes(100))
         with pytest.raises(BrokenConnectionError, match="a message of 101 bytes is announced; 100 are the limit"):
+            await pipe.read()
+        theirs.close()
+
+    within_limit(work)
+
+
+@pytest.mark.parametrize("bit", range(8 * len(packed(Kind.DATA, b"some bytes"))))
+def test_a_message_with_a_flipped_bit_breaks_the_connection(bit: int) -> None:
+    """Not even a length that is not too large: the bytes that it asks for may never come."""
+
+    async def work() -> None:
+        pipe, theirs = await connected()
+        good = packed(Kind.DATA, b"some bytes")
+        theirs.send(good + (int.from_bytes(good) ^ 1 << bit).to_bytes(len(good)))
+        assert await pipe.read() == (Kind.DATA, b"some bytes")
+        with pytest.raises(BrokenConnectionError, match=r"of a message (is|are) damaged"):
             await pipe.read()
         theirs.close()
 

@@ -23,7 +23,7 @@ from flamecore.toolkit.frames import Frame, Framing
 from flamecore.toolkit.links.connection import BrokenConnectionError
 from flamestream_sockets import Options, SocketTransport
 from flamestream_sockets.connections import Reception, SocketCall
-from flamestream_sockets.pipe import Kind, Pipe
+from flamestream_sockets.pipe import Kind, Pipe, packed
 
 LIMIT_S = 10.0
 SECRET = "secret of the tests"
@@ -35,17 +35,12 @@ def wrapped(body: bytes = b"", *, sequence: int = 1, job: str = "tests") -> byte
     return Framing(job, 1).wrap(Frame("x/0", "b/0", sequence, body or Codec().encode("a message")))
 
 
-def message(kind: int, body: bytes) -> bytes:
-    """Return the bytes of a message."""
-    return struct.pack(">IB", len(body), kind) + body
-
-
 def greeting(
     token: str = SECRET, hello: bytes | None = None, location: str = "unix:/nowhere", instance: str = "x"
 ) -> bytes:
     """Return a greeting, correct in everything that is not given otherwise."""
     shown = (token.encode(), wrapped(sequence=0) if hello is None else hello, location, instance)
-    return message(Kind.GREETING, msgspec.msgpack.encode(shown))
+    return packed(Kind.GREETING, msgspec.msgpack.encode(shown))
 
 
 async def flood(sender: Endpoint) -> None:
@@ -108,19 +103,20 @@ async def speak(location: str, *parts: bytes, finish: bool = False) -> bytes:
 
 
 STRANGERS = {
-    "no greeting": ((message(Kind.DATA, b"anything"),), "broken"),
-    "no kind": ((message(200, b""),), "broken"),
-    "no msgpack": ((message(Kind.GREETING, b"\xc1"),), "broken"),
-    "another shape": ((message(Kind.GREETING, msgspec.msgpack.encode([1, 2])),), "broken"),
+    "no greeting": ((packed(Kind.DATA, b"anything"),), "broken"),
+    "no kind": ((packed(200, b""),), "broken"),
+    "no msgpack": ((packed(Kind.GREETING, b"\xc1"),), "broken"),
+    "no text": ((packed(Kind.GREETING, msgspec.msgpack.encode((b"", b"", "?", "")).replace(b"?", b"\xff")),), "broken"),
+    "another shape": ((packed(Kind.GREETING, msgspec.msgpack.encode([1, 2])),), "broken"),
     "half a message": ((greeting()[:-3],), "broken"),
-    "too large": ((struct.pack(">IB", 2**31, Kind.GREETING),), "broken"),
+    "too large": ((struct.pack(">IBHQ", 2**31, Kind.GREETING, 0x8100, 0),), "broken"),
     "token": ((greeting(token="a guess"),), "token"),
     "no instance": ((greeting(instance=""),), "unnamed"),
     "no place": ((greeting(location="127.0.0.1:80"),), "unnamed"),
     "relative": ((greeting(location="unix:near"),), "unnamed"),
     "another job": ((greeting(hello=wrapped(sequence=0, job="another")),), "job"),
-    "damaged frame": ((greeting(), message(Kind.DATA, wrapped()[:-1])), "length"),
-    "no codec": ((greeting(), message(Kind.DATA, wrapped(b"\xc1"))), "codec"),
+    "damaged frame": ((greeting(), packed(Kind.DATA, wrapped()[:-1])), "length"),
+    "no codec": ((greeting(), packed(Kind.DATA, wrapped(b"\xc1"))), "codec"),
     "vanishes": ((greeting(),), "broken"),
 }
 
@@ -163,7 +159,7 @@ def test_a_refused_caller_that_does_not_read_is_cut_off(monkeypatch: pytest.Monk
 
             async def chatter() -> None:
                 while True:
-                    writer.write(message(Kind.DATA, b"nonsense" * 1000))
+                    writer.write(packed(Kind.DATA, b"nonsense" * 1000))
                     await writer.drain()
 
             async with asyncio.timeout(LIMIT_S):

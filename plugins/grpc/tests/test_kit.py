@@ -82,8 +82,9 @@ class TestBadNetwork(TransportTests):
     def _network(self, network: str, way: str, certificates: Any) -> None:
         self.network = network
         # A connection that breaks before a message has crossed does not count: a busy machine must not lose the peer in
-        # a test of surviving the network.
-        patient: dict[str, Any] = {"window_frames": 64, "reconnect_timeout_s": 5.0}
+        # a test of surviving the network. One that a flipped bit stalls is found to be dead within twice the interval
+        # of the probes, which must be less than the limit of a check.
+        patient: dict[str, Any] = {"window_frames": 64, "reconnect_timeout_s": 5.0, "keepalive_s": 1.0}
         self.options = certificates.options(**patient)
         if way != "tls":
             self.options = Options(listen="unix" if way == "unix" else "127.0.0.1", **patient)

@@ -18,6 +18,7 @@ from structlog.testing import capture_logs
 
 from flamecore.errors import ConfigError, ConnectError
 from flamecore.events import CERTIFICATES_REFUSED, CERTIFICATES_REPLACED
+from flamecore.testing.faults import Proxy
 from flamestream_grpc import Options
 from flamestream_grpc.certificates import read
 
@@ -304,3 +305,39 @@ def test_a_key_with_a_password_is_refused_without_asking_for_it(certificates: An
     )
     with pytest.raises(ConfigError, match="encrypted"):
         read(Options(**certificates.files() | {"tls_key": str(closed)}))
+
+
+class Lengthening(Proxy):
+    """A network that damages the length of one record of TLS: whoever reads it waits for bytes that never come."""
+
+    damages = False
+
+    def _flipped(self, data: bytes) -> bytes:
+        application_data, more_bytes = 23, 1 << 13
+        if not self.damages or data[0] != application_data:  # a read begins with a record: the sender waits for answers
+            return data
+        self.damages = False
+        self.flips += 1
+        return data[:3] + (int.from_bytes(data[3:5]) | more_bytes).to_bytes(2) + data[5:]
+
+
+def test_a_connection_that_waits_for_bytes_that_never_come_is_replaced(mesh: Any, certificates: Any) -> None:
+    """TLS notices a flipped bit when it has the whole record; if the bit is in its length, there may be no more."""
+
+    async def run() -> None:
+        async with mesh() as made:
+            options = certificates.options(keepalive_s=0.3)
+            a, b = await made.add("a", options), await made.add("b", options)
+            async with Lengthening(made.locations["b"]) as proxy:
+                made.locations["b"] = proxy.location
+                sender, receiver = await a.bind("a/0"), await b.bind("b/0")
+                await sender.send("b/0", "before")
+                assert (await receiver.receive()).message == "before"
+                proxy.damages = True
+                await sender.send("b/0", "after")
+                async with asyncio.timeout(LIMIT_S):
+                    assert (await receiver.receive()).message == "after"
+                assert proxy.flips == 1
+                assert made.lost == {}
+
+    asyncio.run(run())

@@ -252,7 +252,7 @@ class LetterFile:
             mark = msgspec.json.decode(self._mark_path.read_bytes(), type=Mark)
         except FileNotFoundError:
             return None
-        except msgspec.DecodeError as error:
+        except ValueError as error:
             hint = "Delete it to read all of the letters; outputs of those that were read before come twice then."
             raise ConfigError(f"{self._mark_path} is damaged: {error}", hint=hint, path="") from error
         if mark.schema != 1:

@@ -156,7 +156,7 @@ def read(value: bytes, job: str, token: str | None = None) -> JobRecord:
     try:
         sealed = msgspec.json.decode(value, type=_Sealed)
         record = msgspec.json.decode(sealed.record, type=JobRecord)
-    except msgspec.MsgspecError as error:
+    except ValueError as error:
         raise RegistryError(
             f"what the registry holds under {key_of(job)} is no record of a job: {error}",
             hint="Does something else use it, or another version of flamestream?",

@@ -85,7 +85,7 @@ def decode_holder(data: bytes) -> Holder | None:
     """Return the heartbeat in a blob; None if this version cannot read it."""
     try:
         return msgspec.json.decode(data, type=Holder)
-    except msgspec.MsgspecError:
+    except ValueError:
         return None
 
 

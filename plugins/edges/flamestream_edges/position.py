@@ -199,5 +199,5 @@ def _parsed(line: bytes) -> Position | None:
         return None
     try:
         return _DECODER.decode(text)
-    except msgspec.DecodeError:
+    except ValueError:
         return None  # of another version of this module, or edited

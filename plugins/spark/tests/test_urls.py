@@ -261,10 +261,11 @@ def test_a_file_whose_fate_is_open_is_not_read(s3_environment: None) -> None:
     assert offsets(url, NOTHING) == (first, 1)
 
 
-def test_a_damaged_claim_is_an_error_of_the_reader(s3_environment: None) -> None:
+@pytest.mark.parametrize("damage", [b"{", b'{"owner":"\xff"}'], ids=["short", "text"])
+def test_a_damaged_claim_is_an_error_of_the_reader(s3_environment: None, damage: bytes) -> None:
     url = f"s3://bucket/{token_hex(6)}"
     open_sink(url)
     where = place_of(url, "path")
-    where.replace(max(where.names(CLAIMS)), b"{")
+    where.replace(max(where.names(CLAIMS)), damage)
     with pytest.raises(SourceError, match="is not as it was written"):
         output_of(where).files()

@@ -210,11 +210,16 @@ def test_a_line_that_is_no_letter_is_named(tmp_path: Path, line: str) -> None:
 
 @pytest.mark.parametrize(
     ("mark", "why"),
-    [("", "damaged"), ("{}", "damaged"), ('{"schema":2,"start":0,"end":0,"digest":"","done":true}', "of schema 2")],
+    [
+        (b"", "damaged"),
+        (b"{}", "damaged"),
+        (b'{"digest":"\xff"}', "damaged"),
+        (b'{"schema":2,"start":0,"end":0,"digest":"","done":true}', "of schema 2"),
+    ],
 )
-def test_a_mark_that_cannot_be_read_is_refused(tmp_path: Path, mark: str, why: str) -> None:
+def test_a_mark_that_cannot_be_read_is_refused(tmp_path: Path, mark: bytes, why: str) -> None:
     file = letter_file(tmp_path, letter(b"1"))
-    (tmp_path / "dead.jsonl.retried").write_text(mark)
+    (tmp_path / "dead.jsonl.retried").write_bytes(mark)
     with pytest.raises(ConfigError, match=why):
         file.find()
 

@@ -309,7 +309,9 @@ def test_a_record_of_another_job_is_refused() -> None:
     assert "without its token" in fails(copy, job="other").what
 
 
-@pytest.mark.parametrize("value", [b"", b"{}", b"\xff", b'{"record": {}, "proof": ""}', b'{"record": 1, "proof": 2}'])
+@pytest.mark.parametrize(
+    "value", [b"", b"{}", b"\xff", b'{"proof": "\xff"}', b'{"record": {}, "proof": ""}', b'{"record": 1, "proof": 2}']
+)
 def test_a_value_that_is_no_record_is_refused(value: bytes) -> None:
     async def spoil(on: Flaky) -> None:
         on.held.entries[KEY] = Entry(value, 1)

@@ -185,7 +185,7 @@ def _id(mark: Mark) -> str:
 def _mark_of(message: Message) -> Mark | None:
     try:
         return msgspec.json.decode(message.headers.get(MARK, ""), type=Mark)
-    except msgspec.DecodeError:
+    except ValueError:
         return None
 
 

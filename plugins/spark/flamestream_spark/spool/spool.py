@@ -304,7 +304,7 @@ class Spool:
         try:
             found = self.place.read(name)
             return None if found is None else msgspec.json.decode(found, type=type_)
-        except (OSError, msgspec.DecodeError) as error:
+        except (OSError, ValueError) as error:
             raise self.error(f"{self.place.at(name)} is not as it was written: {error}", "Start afresh.") from error
 
     def error(self, what: str, hint: str, position: str = "") -> SourceError:

@@ -226,7 +226,7 @@ class ClaimedFolder:
             data = self._place.read(_file(number))
             try:
                 claim = None if data is None else msgspec.json.decode(data, type=Claim)
-            except msgspec.DecodeError as error:
+            except ValueError as error:
                 raise self.error(
                     f"{self._place.at(_file(number))} is not as it was written: {error}",
                     f"Take away all of {self._place.url}, or {CLAIMS} in it to have what is there refused.",
@@ -276,7 +276,7 @@ def settled(place: Place) -> tuple[Claim, frozenset[str]] | None:
                 break  # another one has taken its place
             try:
                 claim = msgspec.json.decode(data, type=Claim)
-            except msgspec.DecodeError as error:
+            except ValueError as error:
                 raise SourceError(
                     f"{place.at(_file(number))} is not as it was written: {error}",
                     hint=f"Have the job write its output anew, with all of {place.url} taken away.",

@@ -304,7 +304,7 @@ class DeltaTable:
         said = self._table.metadata().configuration.get(_PROPERTY)
         try:
             return None if said is None else msgspec.json.decode(said, type=Owner)
-        except msgspec.DecodeError as error:
+        except ValueError as error:
             raise self.error(
                 f"property {_PROPERTY!r} of Delta table {self._place.url} is not as it was written: {error}",
                 "Put it back from an earlier version of the table; or write to a table of its own.",

@@ -74,7 +74,7 @@ def read_manifest(folder: Path) -> Manifest | None:
     """Return the manifest of a folder; None: there is none.
 
     Raises:
-        msgspec.DecodeError: It was changed.
+        ValueError: It was changed.
     """
     try:
         return msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
@@ -230,7 +230,7 @@ class Folder:
     def _manifest(self) -> Manifest | None:
         try:
             return read_manifest(self.path)
-        except msgspec.DecodeError as error:
+        except ValueError as error:
             raise self.error(
                 f"{self.path / MANIFEST} is not as it was written: {error}",
                 "Take the folder away, or that file to have what is there refused.",

@@ -215,11 +215,12 @@ def test_other_partitions_are_refused(s3: str) -> None:
     asyncio.run(body())
 
 
-def test_a_damaged_claim_is_an_error(s3: str) -> None:
-    url = "s3://bucket/damaged"
+@pytest.mark.parametrize("damage", [b"{", b'{"owner":"\xff"}'], ids=["short", "text"])
+def test_a_damaged_claim_is_an_error(s3: str, damage: bytes) -> None:
+    url = f"s3://bucket/damaged-{len(damage)}"
     asyncio.run(make(url, s3).open())
     (claim,) = place(url, s3).names(CLAIMS)
-    place(url, s3).replace(claim, b"{")
+    place(url, s3).replace(claim, damage)
     with pytest.raises(SinkError, match="is not as it was written"):
         asyncio.run(make(url, s3).open())
 

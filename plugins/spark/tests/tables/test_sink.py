@@ -125,9 +125,10 @@ def test_files_of_a_run_that_was_to_be_replaced_do_not_count(tmp_path: Path) -> 
     assert not list((tmp_path / "out").glob(".part-*"))
 
 
-def test_a_damaged_manifest_is_an_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", [b"{", b'{"owner":"\xff"}'], ids=["short", "text"])
+def test_a_damaged_manifest_is_an_error(tmp_path: Path, damage: bytes) -> None:
     asyncio.run(deliver(make(tmp_path / "out"), (5, ["a"])))
-    (tmp_path / "out" / MANIFEST).write_text("{")
+    (tmp_path / "out" / MANIFEST).write_bytes(damage)
     with pytest.raises(SinkError, match=r"is not as it was written"):
         asyncio.run(make(tmp_path / "out").open())
 

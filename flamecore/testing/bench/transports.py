@@ -73,6 +73,14 @@ class Bench:
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
+        try:
+            await self._start()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def _start(self) -> None:
         folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="flame"))
         for number in range(self.setup.processes):
             context = TransportContext(
@@ -89,7 +97,6 @@ class Bench:
             self.processes.append(transport)
             self._locations.append(await self.within("address", transport.start(), "start"))
             self._stack.push_async_callback(self._aclose, transport)
-        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -34,6 +34,12 @@ async def ended(task: asyncio.Task[Any]) -> None:
         task.exception()  # its error does not matter any more
 
 
+def _seen(task: asyncio.Task[Any]) -> None:
+    """Take note of a task's error: perhaps nobody waits for it any more."""
+    if not task.cancelled():
+        task.exception()
+
+
 class Heard(NamedTuple):
     """A message that has arrived.
 
@@ -54,6 +60,8 @@ class _Wire(TcpTransport):
     """
 
     _held = b""
+    _closes: asyncio.StreamWriter | None = None
+    _closing: asyncio.Task[None] | None = None
 
     def write(self, payload: bytes) -> None:
         if payload.startswith(b"CONNECT "):
@@ -73,15 +81,29 @@ class _Wire(TcpTransport):
         if protocol is not None:  # the server may have closed already, and what is next says so
             protocol._over_ssl = True
 
+    async def readline(self) -> bytes:
+        line: bytes = await super().readline()  # type: ignore[no-untyped-call]  # as above
+        if not line:  # the library would name the answer that it expected, and not say that the connection is gone
+            raise errors.UnexpectedEOF
+        return line
+
     async def wait_closed(self) -> None:
+        if (writer := self._io_writer) is None:
+            return
+        # A task for all that wait, and none of them cancels it: asyncio has one future for them, which would then be
+        # cancelled for all.
+        if writer is not self._closes or self._closing is None:
+            self._closes, self._closing = writer, asyncio.create_task(writer.wait_closed())
+            self._closing.add_done_callback(_seen)
+        closing = self._closing
         # Over TLS a close is answered. Without a limit, a server that does not answer would be awaited for half a
         # minute.
-        try:
-            async with asyncio.timeout(_CLOSE_S):
-                await super().wait_closed()  # type: ignore[no-untyped-call]  # nats-py has no hints there
-        except TimeoutError:
-            if self._io_writer is not None:
-                self._io_writer.transport.abort()
+        await asyncio.wait((closing,), timeout=_CLOSE_S)
+        if not closing.done():
+            writer.transport.abort()
+            await asyncio.wait((closing,), timeout=_CLOSE_S)
+        if closing.done():
+            closing.result()
 
 
 class DirectClient(Client):

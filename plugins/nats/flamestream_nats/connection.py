@@ -27,7 +27,7 @@ _PING_S: Final = 5
 _ATTEMPTS: Final = 3
 _START_S: Final = 1.0
 _START_PAUSE_S: Final = 0.05
-"""Time allowed to a server that is just starting, and how often to try meanwhile."""
+"""Time allowed to a server that is just starting or breaks connections, and the pause between two attempts."""
 
 
 class Connection:
@@ -108,10 +108,12 @@ class Connection:
                     raise
                 await asyncio.sleep(_START_PAUSE_S)
             except (ConnectionResetError, BrokenPipeError, errors.UnexpectedEOF):
-                # The server may have said why it refuses this process, and have closed before that was read.
+                # The server may have said why it refuses this process, and have closed before that was read. Or the
+                # network has broken the connection, as it may again.
                 closed += 1
-                if closed == _ATTEMPTS:
+                if closed >= _ATTEMPTS and asyncio.get_running_loop().time() > starts_until:
                     raise
+                await asyncio.sleep(_START_PAUSE_S)
 
     async def _attempt(self, arguments: dict[str, Any]) -> None:
         """Try every server once. Raises the error of the last one."""

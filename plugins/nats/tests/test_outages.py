@@ -10,6 +10,7 @@ import pytest
 
 from flamecore.abc.transport import Endpoint
 from flamecore.errors import ConnectError
+from flamecore.testing import faults
 from flamestream_nats.testing import NatsServer
 
 COUNT = 4000
@@ -74,6 +75,47 @@ def test_a_flush_that_times_out_does_not_end_reading(server: NatsServer, job: An
                 await asyncio.wait((closing,))
                 await b.send("worker/0", number)
                 assert (await a.receive()).message == number
+
+    asyncio.run(run())
+
+
+class Cutting(faults.Proxy):
+    """A network that breaks the first connections before the server has said anything."""
+
+    cuts = 6
+
+    async def _reach(self) -> Any:
+        if self.connections <= self.cuts:
+            raise ConnectionResetError
+        return await super()._reach()
+
+
+def test_a_process_comes_in_though_its_first_connections_break(server: NatsServer, job: Any) -> None:
+    async def run() -> None:
+        async with Cutting(server.url.removeprefix("nats://")) as proxy, job(f"nats://{proxy.location}") as made:
+            async with asyncio.timeout(LIMIT_S):
+                left = await made.join("left")
+                a, b = await left.bind("worker/0"), await left.bind("worker/1")
+                await a.send("worker/1", "after")
+                assert (await b.receive()).message == "after"
+            assert proxy.connections == proxy.cuts + 1
+
+    asyncio.run(run())
+
+
+def test_a_cancelled_wait_for_the_end_of_a_connection_ends_no_other(server: NatsServer, job: Any) -> None:
+    """In asyncio all wait for one future, which is cancelled with the first of them."""
+
+    async def run() -> None:
+        async with job(server.url) as made, asyncio.timeout(LIMIT_S):
+            left = await made.join("left")
+            wire = left._exchange._connection._client._transport
+            for _ in range(2):
+                waiting = asyncio.create_task(wire.wait_closed())
+                await asyncio.sleep(0.01)
+                waiting.cancel()
+                await asyncio.wait((waiting,))
+                assert waiting.cancelled()
 
     asyncio.run(run())
 

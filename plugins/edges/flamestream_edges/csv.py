@@ -99,7 +99,7 @@ class CsvSource(FileSource):
 
     def _reader(self, partition: str, offset: int, line: int) -> CsvReader:
         try:
-            lines = CsvLines(partition, self._encoding, self.options.max_line_bytes, offset, line)
+            lines = CsvLines(self.context.name, partition, self._encoding, self.options.max_line_bytes, offset, line)
         except OSError as error:
             raise unreadable(self.context.name, partition, error) from error
         return CsvReader(self.context.name, partition, lines, self.options.delimiter)

@@ -25,8 +25,8 @@ class _TooLongError(ValueError):
 class CsvLines(Iterator[str]):
     """Lines of a file for `csv.reader`, recorded for the record that is being read."""
 
-    def __init__(self, name: str, encoding: str, max_line_bytes: int, offset: int, line: int) -> None:
-        self._file = FileChunks(name, offset)
+    def __init__(self, source: str, name: str, encoding: str, max_line_bytes: int, offset: int, line: int) -> None:
+        self._file = FileChunks(source, name, offset)
         self._encoding = encoding
         self._splitter = Splitter(max_line_bytes, offset, line, keep_returns=True, seals=self._file.seals)
         self._found = self._read()
@@ -45,7 +45,7 @@ class CsvLines(Iterator[str]):
         self.block, self._at = block, 0
 
     def _read(self) -> Iterator[TooLong | Block]:
-        while chunk := self._file.file.read(self._splitter.chunk_bytes):
+        while chunk := self._file.read_now(self._splitter.chunk_bytes):
             yield from filter(None, self._splitter.push(chunk))
         yield from filter(None, self._splitter.finish())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import os
 from abc import ABC, abstractmethod
 from typing import Any, Final
 
@@ -36,6 +37,7 @@ class Chunks(ABC):
 
         Raises:
             OSError: They cannot be read.
+            SourceError: They are not those of the source any more.
         """
 
     def lines_before(self, end: int, count: int) -> bytes | None:
@@ -53,24 +55,61 @@ class Chunks(ABC):
 class FileChunks(Chunks):
     """The bytes of a file. Reads are synchronous: a chunk takes some microseconds.
 
+    Args:
+        source: Name of the source, for errors.
+        name: The file's path.
+        offset: Offset at which reading begins.
+
     Attributes:
         seals: Seals of the file's positions.
     """
 
     waits = False
 
-    def __init__(self, name: str, offset: int = 0) -> None:
+    def __init__(self, source: str, name: str, offset: int = 0) -> None:
         self.name = name
+        self._source = source
         self.file = open(name, "rb", buffering=0)  # noqa: SIM115 – closed by close()
         try:
             self.seals = Seals(self.file.fileno(), offset)
+            self._size = os.fstat(self.file.fileno()).st_size
             self.file.seek(offset)
         except OSError:
             self.file.close()
             raise
 
     async def read(self, size: int) -> bytes:
-        return self.file.read(size)
+        return self.read_now(size)
+
+    def read_now(self, size: int) -> bytes:
+        """Return bytes as `read` does, without a wait."""
+        chunk = self.file.read(size)
+        if not chunk:
+            self._check_end()
+        return chunk
+
+    def _check_end(self) -> None:
+        """Check that the file is still the one that was opened, now that all of it has been read.
+
+        Raises:
+            SourceError: It was shortened or overwritten: its last bytes may be a part of a record.
+        """
+        descriptor, reached = self.file.fileno(), self.file.tell()
+        size, longest = os.fstat(descriptor).st_size, max(self._size, reached)
+        # Files of the kernel (/proc) and of some networks hold more than their size says.
+        if size < longest and not read_at(descriptor, size, 1):
+            what = f"was shortened while it was read, from {longest} bytes to {size}"
+        elif size == reached and not self.seals.begins_alike(descriptor):
+            what = f"was overwritten while it was read: the first of its {size} bytes have changed"
+        else:
+            return
+        raise SourceError(
+            f"source {self._source!r}: {self.name} {what}",
+            hint="Rename a file that a job reads in place of changing it, as logrotate does without copytruncate. "
+            "Then put the old file back; or start afresh, without the job's state and output.",
+            source=self._source,
+            position=self.name,
+        )
 
     def lines_before(self, end: int, count: int) -> bytes | None:
         found, start, wanted = b"", end, count

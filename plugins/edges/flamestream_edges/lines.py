@@ -25,7 +25,7 @@ class LineSource(FileSource):
     async def open(self, partition: str, position: Any = None) -> Reader:
         offset, line = (0, 0) if position is None else resume_offset(self.context.name, partition, position)
         try:
-            chunks = FileChunks(partition, offset)
+            chunks = FileChunks(self.context.name, partition, offset)
         except OSError as error:
             raise unreadable(self.context.name, partition, error) from error
         splitter = Splitter(self.options.max_line_bytes, offset, line, seals=chunks.seals)

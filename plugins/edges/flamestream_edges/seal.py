@@ -3,7 +3,7 @@
 A seal is part of every position, and is checked before reading on. It is a text `LENGTH-HASH-HASH`: the number of bytes
 the file began with when it was opened, 64 KiB at most, and their hash; and the hash of the 1 KiB before the position.
 So it costs the same however long the file is. A file that has only grown keeps its seals; a change between the two
-places is not seen.
+places is not seen. The first hash is compared at the end of the file too.
 """
 
 from __future__ import annotations
@@ -41,6 +41,10 @@ class Seals:
     def __init__(self, descriptor: int, offset: int) -> None:
         self._head = _sealed_head(descriptor, HEAD_BYTES)
         self.before = _before(descriptor, offset)
+
+    def begins_alike(self, descriptor: int) -> bool:
+        """Return whether the file begins as it did when it was opened."""
+        return _sealed_head(descriptor, int(self._head.partition("-")[0])) == self._head
 
     def seal(self, before: bytes) -> str:
         """Return the seal of a place, given the `TAIL_BYTES` before it, or all there are."""

@@ -117,7 +117,7 @@ class Wikipedia(FileSource):
 
     async def open(self, partition: str, position: Any = None) -> Reader:
         try:
-            chunks = FileChunks(partition)
+            chunks = FileChunks(self.context.name, partition)
         except OSError as error:
             raise unreadable(self.context.name, partition, error) from error
         parser: PageParser | None = PageParser(self._record, self.options.max_page_chars)

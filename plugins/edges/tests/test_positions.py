@@ -16,6 +16,7 @@ from flamestream_edges.csv import CsvSource
 from flamestream_edges.jsonl import JsonlSource
 from flamestream_edges.lines import Lines
 from flamestream_edges.seal import HEAD_BYTES, TAIL_BYTES
+from flamestream_edges.splitting import CHUNK_BYTES
 from flamestream_edges.wikipedia import Wikipedia
 
 
@@ -153,3 +154,50 @@ def test_reading_resumes_behind_lines_that_are_too_long(driver: Any, tmp_path: P
     assert [position[1] for position in positions] == [1, 2, 3, 4, 5, 6]
     for place, position in enumerate(positions):
         assert asyncio.run(run(position)) == positions[place + 1 :]
+
+
+@forms
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (lambda text, reached: text[:-3], "was shortened while it was read, from"),  # behind the bytes already read
+        (lambda text, reached: text[: reached - 3], "was shortened while it was read, from"),
+        (lambda text, reached: "", "bytes to 0"),
+        (lambda text, reached: text.replace("x", "y"), "was overwritten while it was read"),
+    ],
+    ids=["cut behind", "cut before", "emptied", "same length"],
+)
+def test_a_file_that_is_changed_in_place_while_it_is_read_is_refused(
+    form: Form, change: Any, what: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "file"
+    text = text_of(form, 3000, "x" * 96) + ("</pages>" if form.driver is Wikipedia else "")
+    path.write_text(text)
+    found: list[Any] = []
+
+    async def run() -> None:
+        reader = await source_of(form, path).open(str(path))
+        try:
+            first = await reader.read(1)
+            assert first is not None
+            with open(path, "r+") as file:  # as `copytruncate` does
+                changed = change(text, CHUNK_BYTES)
+                file.write(changed)
+                file.truncate(len(changed))
+            while (batch := await reader.read(100)) is not None:
+                found.extend([*batch.values, *batch.rejected])
+        finally:
+            await reader.aclose()
+
+    with pytest.raises(SourceError) as caught:
+        asyncio.run(run())
+    assert f"{path} {what}" in caught.value.what or caught.value.what.endswith(what)
+    assert "Rename a file that a job reads" in caught.value.hint
+    assert all(str(value).count("x") + str(value).count("y") >= 96 for value in found)  # no part of a record
+
+
+@pytest.mark.skipif(not Path("/proc/version").exists(), reason="there is no /proc")
+def test_a_file_of_the_kernel_which_has_no_size_is_read(read_all: Any) -> None:
+    path = Path("/proc/version")
+    assert path.stat().st_size == 0
+    assert read_all(source_of(FORMS[0], path)).values == path.read_text().splitlines()

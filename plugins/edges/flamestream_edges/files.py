@@ -61,21 +61,27 @@ class FileSource(Source):
     options: Any
     Options: ClassVar[Any] = PathOptions
 
+    def __init__(self, options: Any, context: EdgeContext) -> None:
+        super().__init__(options, context)
+        if "" in self._patterns():
+            raise empty_path(f"source.{context.name}.path")
+
     @property
     def capabilities(self) -> SourceCapabilities:
         return SourceCapabilities(replayable=True, bounded=True)
 
     def partitions(self) -> tuple[str, ...]:
-        paths = self.options.path
-        patterns = (paths,) if isinstance(paths, str) else paths
-        found = {name for pattern in patterns for name in _expand(self.context.name, pattern)}
+        found = {name for pattern in self._patterns() for name in _expand(self.context.name, pattern)}
         if not found:
             raise _error(self.context.name, "", "path names no file", "Give a file, a directory or a glob.")
         return tuple(sorted(found))
 
     def reads(self, place: str) -> bool:
+        return any(covers(path, place) for path in self._patterns())
+
+    def _patterns(self) -> tuple[str, ...]:
         paths = self.options.path
-        return any(covers(path, place) for path in ((paths,) if isinstance(paths, str) else paths))
+        return (paths,) if isinstance(paths, str) else paths
 
     def fingerprint(self) -> str:
         """Hash the name, size, and first and last 64 KiB of each file, and the options.
@@ -177,9 +183,30 @@ def unreadable(source: str, name: str, error: OSError) -> SourceError:
     return _error(source, name, f"{name} cannot be opened: {error.strerror or error}", hint)
 
 
+def empty_path(key: str) -> ConfigError:
+    """Return the error of an empty path, which `Path` takes for the working directory."""
+    return ConfigError(f"{key} is empty", hint="Give the path of a file.", path=key)
+
+
+def output_file(context: EdgeContext, path: str, hint: str = "Give the path of a file.") -> Path:
+    """Return the path of the file that a sink writes.
+
+    Raises:
+        ConfigError: It cannot be that of a file.
+    """
+    key = f"sink.{context.name}.path"
+    if not path:
+        raise empty_path(key)
+    if os.path.basename(path) in ("", "."):  # noqa: PTH119 – a Path has lost the slash at its end
+        raise ConfigError(f"{key} = {path!r} is the path of a folder, and a file is to be written", hint=hint, path=key)
+    return Path(path).expanduser()
+
+
 def unwritable(path: Path) -> tuple[str, str] | None:
     """Return why a file cannot be written, as (what, hint), or None if it may be."""
     folder = path.parent
+    if path.is_dir():
+        return f"{path} is a folder, and a file is to be written", "Give the path of a file."
     if not folder.is_dir():
         return f"{path} cannot be made: there is no folder {folder}", f"Make it: mkdir -p {folder}"
     if not os.access(path if path.exists() else folder, os.W_OK):

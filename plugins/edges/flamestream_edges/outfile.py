@@ -44,7 +44,7 @@ from flamecore.toolkit.records.plain import Unencodable
 from flamestream_edges.checksums import SUFFIX as CHECKSUMS
 from flamestream_edges.checksums import Checksums, Piece, chunks, digest_of, recorded, split
 from flamestream_edges.durable import force_folder
-from flamestream_edges.files import unwritable
+from flamestream_edges.files import empty_path, output_file, unwritable
 from flamestream_edges.orders import SUFFIX as ORDERS
 from flamestream_edges.orders import DamagedOrdersError, OrdersFile, batches, frames, length_below
 from flamestream_edges.position import NOBODY, OF_FOLDER, SUFFIX, Position, PositionFile, positions_in
@@ -80,8 +80,10 @@ class FileSink(Sink):
 
     def __init__(self, options: Any, context: EdgeContext) -> None:
         super().__init__(options, context)
+        if not options.path:
+            raise empty_path(f"sink.{context.name}.path")
         self._path = Path(options.path).expanduser()
-        self._side = self._path.with_name(self._path.name + SUFFIX)
+        self._side = Path(f"{self._path}{SUFFIX}")  # the path may be "." if it is that of partitions
         self._owner = token_hex(8)
         self._file: FileIO | None = None
         self._positions: PositionFile | None = None
@@ -129,10 +131,15 @@ class FileSink(Sink):
             raise self._error(*problem)
 
     def _refuse_other_kinds(self) -> None:
-        """Refuse what is there, if it is no file."""
+        """Refuse a path that is no file's."""
+        hint = f"Give the path of a file, such as {self._path / f'out.{self.name}'}. "
+        hint += 'With order = "partitioned" it is a folder, and each worker writes a file in it.'
+        output_file(self.context, self.options.path, hint)
         if (self._path / OF_FOLDER).exists():
             hint = f'Set [sink.{self.context.name}] order = "partitioned", as its writer did, or give another path.'
             raise self._error(f"{self._path} is a folder of partitions, and one sequence is written to a file", hint)
+        if self._path.is_dir():
+            raise self._error(f"{self._path} is a folder, and a file is to be written", hint)
         if self._path.exists() and not self._path.is_file():
             raise self._error(f"{self._path} is not a file", "To write to a pipe use the sink stdout: … > PIPE")
 
@@ -202,6 +209,7 @@ class FileSink(Sink):
 
     def verify(self) -> Verified:
         try:
+            self._refuse_other_kinds()
             for _ in range(_LOOKS - 1):
                 before = self._image()
                 if not (found := self._verified()).damages or self._image() == before:

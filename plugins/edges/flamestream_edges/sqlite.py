@@ -30,7 +30,7 @@ from flamecore.toolkit.records.plain import Unencodable
 from flamecore.toolkit.records.shapes import scalar_kinds
 from flamecore.toolkit.records.tables import Table
 from flamestream_edges.durable import force, force_folder
-from flamestream_edges.files import unwritable
+from flamestream_edges.files import output_file, unwritable
 
 POSITIONS: Final = "flamestream_position"
 """Table with the time up to which each table of a sink goes."""
@@ -95,7 +95,7 @@ class Sqlite(Sink):
 
     def __init__(self, options: Any, context: EdgeContext) -> None:
         super().__init__(options, context)
-        self.path = Path(options.path).expanduser()
+        self.path = output_file(context, options.path)
         self.name_of_table = options.table or context.name
         self.place = f"{self.path}: table {self.name_of_table}"
         self.versions = f"{_VERSIONS}{self.name_of_table}"
@@ -162,8 +162,11 @@ class Sqlite(Sink):
         """Return a connection, and whether there is a write-ahead log, which has to be forced to the disk.
 
         Raises:
+            SinkError: It is a folder.
             sqlite3.Error: The file cannot be opened.
         """
+        if self.path.is_dir():
+            raise self.error("is a folder, and a file is to be written", "Give the path of a file.")
         # Calls come one after another, but an engine may make them from another thread than this one.
         database = sqlite3.connect(
             self.path, timeout=self.options.busy_timeout_s, isolation_level=None, check_same_thread=False

@@ -19,7 +19,7 @@ from flamecore.abc.source import Batch, EdgeContext, Reader, Rejected, Source, S
 from flamecore.errors import SourceError
 from flamecore.suggest import suggestion
 from flamecore.toolkit.records.parse import Convert, can_be_made, row_converter
-from flamestream_edges.files import wrong_type
+from flamestream_edges.files import empty_path, wrong_type
 from flamestream_edges.splitting import RAW_BYTES
 from flamestream_edges.sqlite import table_place
 
@@ -148,6 +148,8 @@ class SqliteSource(Source):
     def __init__(self, options: Any, context: EdgeContext) -> None:
         super().__init__(options, context)
         self.table = options.table or context.name
+        if not options.path:
+            raise empty_path(f"source.{context.name}.path")
         self._path = Path(options.path).expanduser()
         if not can_be_made(context.type):
             hint = "Declare a dict, tuple, NamedTuple, dataclass, TypedDict or msgspec.Struct, or nothing."

@@ -16,6 +16,7 @@ from flamecore.abc.source import EdgeContext
 from flamecore.errors import ConfigError, SourceError
 from flamestream_edges.lines import Lines
 from flamestream_edges.splitting import RAW_BYTES, Block, Splitter, TooLong
+from flamestream_edges.sqlitesource import SqliteSource
 
 CONTEXT = EdgeContext("pages", str)
 SEAL = f"8-{'0' * 16}-{'0' * 16}"
@@ -79,6 +80,13 @@ def test_the_error_of_a_missing_file_suggests_those_there_are(tree: Path, patter
 def test_an_empty_path_is_an_error() -> None:
     with pytest.raises(SourceError, match="names no file"):
         lines(()).partitions()
+
+
+@pytest.mark.parametrize("driver", [Lines, SqliteSource])
+def test_an_empty_text_as_path_is_refused_with_its_key(driver: Any) -> None:
+    with pytest.raises(ConfigError, match=r"source\.pages\.path is empty") as caught:
+        driver(driver.Options(path=""), CONTEXT)
+    assert caught.value.path == "source.pages.path"
 
 
 def test_the_fingerprint_sees_content_name_and_options(tree: Path) -> None:

@@ -18,11 +18,13 @@ from typing import Any
 import pytest
 
 from flamecore.abc.source import EdgeContext
-from flamecore.errors import SinkError, TimeRegressionError
+from flamecore.errors import ConfigError, SinkError, TimeRegressionError
 from flamecore.model.meta import MIN_TIME
 from flamecore.testing.bench.disks import file_limit
+from flamestream_edges.csv import CsvSink
 from flamestream_edges.jsonl import JsonlSink
 from flamestream_edges.position import Position, PositionFile
+from flamestream_edges.sqlite import Sqlite
 
 
 @pytest.fixture
@@ -277,11 +279,47 @@ def test_a_time_that_goes_back_is_an_error(path: Path) -> None:
     assert path.read_text() == '"a"\n'
 
 
+def pipe(folder: Path) -> Path:
+    path = folder / "pipe"
+    if not path.exists():
+        os.mkfifo(path)
+    return path
+
+
+@pytest.mark.parametrize("text", ["", ".", "./", "/", "new/", "new/."])
+@pytest.mark.parametrize("driver", [JsonlSink, CsvSink, Sqlite])
+def test_a_path_that_no_file_can_have_is_refused_with_its_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, driver: Any, text: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def call(name: str) -> None:
+        made = getattr(driver(driver.Options(path=text), EdgeContext("out")), name)()
+        asyncio.run(made)
+
+    for name in ("rehearse", "open", "verify"):
+        with pytest.raises(ConfigError) as caught:
+            call(name)
+        assert "sink.out.path" in caught.value.what
+        assert caught.value.path == "sink.out.path"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("text", [".", "./", "new/"])
+def test_a_path_of_partitions_is_that_of_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    sink = JsonlSink(JsonlSink.Options(path=text), EdgeContext("out")).partitioned()
+    sink.rehearse()
+    assert asyncio.run(sink.open()) == MIN_TIME
+    asyncio.run(sink.aclose())
+
+
 @pytest.mark.parametrize(
     ("make", "hint"),
     [
         (lambda folder: folder / "nowhere" / "out.jsonl", "mkdir -p"),
-        (lambda folder: folder, "To write to a pipe"),
+        (lambda folder: folder, 'order = "partitioned"'),
+        (lambda folder: pipe(folder), "To write to a pipe"),
         (lambda folder: folder / ("x" * 300), "another path"),
     ],
 )

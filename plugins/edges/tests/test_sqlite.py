@@ -210,6 +210,14 @@ def test_a_missing_directory_is_refused(tmp_path: Path) -> None:
     assert "mkdir -p" in caught.value.hint
 
 
+def test_a_folder_is_refused(tmp_path: Path) -> None:
+    for call in (lambda: sink(tmp_path).rehearse(), lambda: asyncio.run(deliver(sink(tmp_path)))):
+        with pytest.raises(SinkError, match="is a folder, and a file is to be written") as caught:
+            call()
+        assert str(tmp_path) in caught.value.what
+        assert caught.value.hint == "Give the path of a file."
+
+
 def test_a_database_locked_by_another_process_is_an_error(path: Path) -> None:
     asyncio.run(deliver(sink(path)))
 

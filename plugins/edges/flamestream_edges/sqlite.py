@@ -108,6 +108,7 @@ class Sqlite(Sink):
                 path=path,
             )
         self.table = Table.of(context.type)
+        self._check_names()
         self._database: sqlite3.Connection | None = None
         self._time = MIN_TIME
         self._owner = token_hex(8)
@@ -124,6 +125,24 @@ class Sqlite(Sink):
         # The row that is replaced goes, and the new one has the greatest number.
         verb = "INSERT OR REPLACE" if options.key else "INSERT"
         self._insert = f"{verb} INTO {quoted(self.name_of_table)} ({names}) VALUES ({places})"
+
+    def _check_names(self) -> None:
+        """Refuse columns that a table cannot have together.
+
+        Raises:
+            ConfigError: There are two of one name.
+        """
+        found = {b"seq": "the sink's own, the order of delivery"}
+        for column in self.table.columns:
+            name = column.name.encode().lower()  # SQLite too ignores the case of ASCII letters, and of no others
+            if name in found:
+                what = f"column {column.name!r} of the payloads has the name of {found[name]}"
+                raise ConfigError(
+                    f"sink {self.context.name!r}: {what}",
+                    hint="Give the field another name, or map the payloads to records that have one before the sink.",
+                    path=f"sink.{self.context.name}",
+                )
+            found[name] = f"column {column.name!r}, since SQLite ignores case"
 
     @property
     def guarantee(self) -> Guarantee:

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import datetime
 import enum
+import re
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
@@ -195,6 +196,31 @@ def test_a_name_that_is_no_table_is_refused_at_once(path: Path, name: str) -> No
     assert error.path == f"sink.{name}.table"
     write(sink(path, name=name, table="Select"), 1)
     assert query(path, 'SELECT * FROM "Select"') == [(1, 1)]
+
+
+def payload_of(*names: str) -> Any:
+    return msgspec.defstruct("Payload", [(name, int) for name in names])
+
+
+@pytest.mark.parametrize(
+    ("names", "what"),
+    [
+        (("a", "seq"), "column 'seq' of the payloads has the name of the sink's own, the order of delivery"),
+        (("SEQ",), "column 'SEQ' of the payloads has the name of the sink's own"),
+        (("a", "b", "A"), "column 'A' of the payloads has the name of column 'a', since SQLite ignores case"),
+    ],
+)
+def test_columns_of_one_name_are_refused_at_once(path: Path, names: Sequence[str], what: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(what)) as caught:
+        sink(path, payload_of(*names))
+    assert "another name" in caught.value.hint
+    assert caught.value.path == "sink.out"
+
+
+def test_columns_whose_names_differ_for_sqlite_are_written(path: Path) -> None:
+    type_ = payload_of("ä", "Ä", "sequence")
+    write(sink(path, type_), type_(1, 2, 3))
+    assert query(path) == [(1, 1, 2, 3)]
 
 
 def test_a_file_that_is_no_database_is_refused(path: Path) -> None:

@@ -214,9 +214,27 @@ class CsvSink(FileSink):
                 hint="Give a name for each, or leave it out.",
                 path=path,
             )
+        if twice := next((name for name in self._names if self._names.count(name) > 1), None):
+            path = f"sink.{context.name}.columns"
+            raise ConfigError(f"{path} has {twice!r} twice", hint="Give each column a name of its own.", path=path)
 
     def preamble(self) -> bytes:
         return self._lines([self._names]) if self.options.header else b""
+
+    def check_others(self) -> None:
+        if not self.options.header or not self._size():
+            return
+        with open(self._path, encoding="utf-8-sig", errors="replace", newline="") as file:
+            try:
+                first = next(filter(None, csv.reader(file, delimiter=self.options.delimiter)), [])
+            except csv.Error:
+                first = []
+        if tuple(first) != self._names:
+            there = f"begins with the row {shorten_repr(first)}" if first else "does not begin with a row of CSV"
+            raise self._error(
+                f"{self._path} {there}, and rows with the columns {', '.join(self._names)} are to be added",
+                "Write to another file; or set columns as they are there, or header = false if it has no header.",
+            )
 
     def may_begin(self, head: bytes) -> bool:
         return not head or self.row_ends(head) == [len(head)]  # the names of the columns are one row

@@ -116,6 +116,15 @@ class FileSink(Sink):
         """Return whether some bytes may be before the first row, whatever the options of their writer."""
         return head in (b"", self.preamble())
 
+    def check_others(self) -> None:
+        """Check that rows can be added to a file that others have written.
+
+        Raises:
+            SinkError: They cannot.
+            OSError: It cannot be read.
+        """
+        return
+
     def row_ends(self, data: bytes) -> list[int]:
         """Return where each row of some bytes ends; the bytes begin with a row."""
         return [found.end() for found in _NEWLINE.finditer(data)]
@@ -129,6 +138,11 @@ class FileSink(Sink):
         self._refuse_other_kinds()
         if problem := unwritable(self._path):
             raise self._error(*problem)
+        try:
+            if self.options.mode == "append" and self._size() > len(self.preamble()):  # if not, it may be a torn one
+                self.check_others()
+        except OSError as error:
+            raise self._failed("read", error) from error
 
     def _refuse_other_kinds(self) -> None:
         """Refuse a path that is no file's."""
@@ -166,6 +180,7 @@ class FileSink(Sink):
         others = False
         if self._goes_on(found, "" if found or positions.is_empty() else "damaged"):
             if self.options.mode == "append" and (others := self._changed(found)):
+                self.check_others()
                 end = self._whole_lines()
                 at = msgspec.structs.replace(found[0], length=end, durable=end)
             else:
@@ -173,6 +188,7 @@ class FileSink(Sink):
             self._time, forced = at.time, at.durable
             self._open("r+b" if self._path.exists() else "wb", at.length)
         elif self.options.mode == "append" and self._path.exists():
+            self.check_others()
             self._open("r+b", self._whole_lines())
         else:
             if self._size():  # the old position is withdrawn before its bytes are destroyed

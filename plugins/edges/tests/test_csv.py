@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import datetime
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypedDict
@@ -251,12 +252,63 @@ def test_rows_are_written_as_csv(table: Path, type_: Any, payloads: list[Any], t
 def test_the_sink_takes_options(table: Path) -> None:
     asyncio.run(write_csv(table, tuple[str, int], [("a;", 1)], delimiter=";", columns=("word", "n")))
     assert table.read_text() == 'word;n\n"a;";1\n'
-    asyncio.run(write_csv(table, tuple[str, int], [("b", 2)], delimiter=";", mode="append"))
+    asyncio.run(write_csv(table, tuple[str, int], [("b", 2)], delimiter=";", columns=("word", "n"), mode="append"))
     assert table.read_text() == 'word;n\n"a;";1\nb;2\n'
     asyncio.run(write_csv(table, tuple[str, int], [("c", 3)], header=False))
     assert table.read_text() == "c,3\n"
     with pytest.raises(ConfigError, match="has 1 names, and the payloads 2 columns: key, value"):
         asyncio.run(write_csv(table, tuple[str, int], [], columns=("word",)))
+    with pytest.raises(ConfigError, match=r"sink\.out\.columns has 'word' twice"):
+        asyncio.run(write_csv(table, tuple[str, int], [], columns=("word", "word")))
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("a,b,c\n1,2,3\n", "begins with the row ['a', 'b', 'c'], and rows with the columns key, value are to be added"),
+        ("value,key\nx,1", "begins with the row ['value', 'key']"),
+        ("key;value\nx;1\n", "begins with the row ['key;value']"),
+        ("\n\n\n\n\n\n\n\n\n\n\n", "does not begin with a row of CSV"),
+    ],
+)
+def test_rows_are_not_added_to_those_of_other_columns(table: Path, text: str, what: str) -> None:
+    options = CsvSink.Options(path=str(table), mode="append")
+    table.write_text(text)
+    with pytest.raises(SinkError, match=re.escape(f"{table} {what}")) as caught:
+        asyncio.run(write_csv(table, tuple[str, int], [("a", 1)], mode="append"))
+    assert "header = false" in caught.value.hint
+    with pytest.raises(SinkError, match=re.escape(what)):
+        CsvSink(options, EdgeContext("out", tuple[str, int])).rehearse()
+    assert table.read_text() == text
+    asyncio.run(write_csv(table, tuple[str, int], [("a", 1)], mode="append", header=False))
+    assert table.read_text() == text + "\n" * (not text.endswith("\n")) + "a,1\n"
+
+
+@pytest.mark.parametrize("text", ["", "key,value\n", "\ufeffkey,value\r\nx,1\r\n", '"key","value"\nx,1\n'])
+def test_rows_are_added_to_those_of_the_same_columns(table: Path, text: str) -> None:
+    table.write_bytes(text.encode())
+    CsvSink(CsvSink.Options(path=str(table), mode="append"), EdgeContext("out", tuple[str, int])).rehearse()
+    asyncio.run(write_csv(table, tuple[str, int], [("a", 1)], mode="append"))
+    assert table.read_bytes().decode() == (text or "key,value\n") + "a,1\n"
+
+
+def test_a_job_with_state_adds_no_rows_to_those_of_other_columns(table: Path) -> None:
+    async def run(continued: bool) -> None:
+        sink = CsvSink(CsvSink.Options(path=str(table), mode="append"), EdgeContext("out", tuple[str, int]))
+        sink.continues("job", continued=continued)
+        try:
+            await sink.open()
+            await sink.write(1, [("a", 1)])
+        finally:
+            await sink.aclose()
+
+    table.unlink(missing_ok=True)
+    asyncio.run(run(continued=False))
+    asyncio.run(run(continued=True))
+    table.write_text("word,n\nx,1\n")  # by another program
+    with pytest.raises(SinkError, match=re.escape("begins with the row ['word', 'n']")):
+        asyncio.run(run(continued=True))
+    assert table.read_text() == "word,n\nx,1\n"
 
 
 @pytest.mark.parametrize(

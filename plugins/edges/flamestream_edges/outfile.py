@@ -349,6 +349,10 @@ class FileSink(Sink):
         Raises:
             SinkError: There is none, or others have written to the file after it was closed.
         """
+        if found[-1].length and not self._path.exists():
+            what = f"{self._path} cannot be resumed: it is missing, and has been {found[-1].length} bytes long"
+            hint = "Put it back. To start afresh, take away what the job keeps of its state"
+            raise self._error(what, f"{hint}, and {self._side}.")
         hint = "Put it back as it was"
         if not self._keeps_orders:  # a partition is never another's
             hint += '; or add to the end of what others have left: mode = "append"'

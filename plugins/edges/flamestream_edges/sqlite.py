@@ -23,6 +23,7 @@ from flamecore.abc.hooks import hookimpl
 from flamecore.abc.sink import Guarantee, Mode, PartitionedSink, Sink, check_time, goes_on, taken_over
 from flamecore.abc.source import EdgeContext
 from flamecore.errors import ConfigError, SinkError
+from flamecore.model.failure import shorten_repr
 from flamecore.model.meta import MIN_TIME
 from flamecore.suggest import suggestion
 from flamecore.toolkit.places import place_of
@@ -306,7 +307,7 @@ class Sqlite(Sink):
             database.execute("BEGIN IMMEDIATE")
             try:
                 self._note(database, time)
-                with self.unencodable():
+                with self.unencodable(payloads):
                     self._insert_rows(database, payloads)
                 database.execute("COMMIT")
             except BaseException:
@@ -318,13 +319,22 @@ class Sqlite(Sink):
         self._time = time
 
     @contextmanager
-    def unencodable(self) -> Iterator[None]:
+    def unencodable(self, payloads: Sequence[Any]) -> Iterator[None]:
         """Raise every error of a payload that cannot be a row as SinkError."""
         try:
             yield
         except (Unencodable, OverflowError, UnicodeEncodeError) as error:
+            why = self._too_large(payloads) if isinstance(error, OverflowError) else ""
             hint = "A cell takes text, bytes and numbers of 64 bits; map the payload before the sink."
-            raise self.error(f"table {self.name_of_table}: {error}", hint) from error
+            raise self.error(f"table {self.name_of_table}: {why or error}", hint) from error
+
+    def _too_large(self, payloads: Sequence[Any]) -> str:
+        """Return which number does not fit its cell, which the error of Python does not say; "" if all do."""
+        for row in self.table.rows(payloads, trusting=False):
+            for column, value in zip(self.table.columns, row, strict=True):
+                if isinstance(value, int) and not -(2**63) <= value < 2**63:
+                    return f"column {column.name!r} is {shorten_repr(value)}, which does not fit 64 bits"
+        return ""
 
     def _insert_rows(self, database: sqlite3.Connection, payloads: Sequence[Any]) -> None:
         if self.table.exact:

@@ -154,13 +154,15 @@ def test_a_table_that_cannot_be_resumed_is_refused_and_left_alone(path: Path) ->
 @pytest.mark.parametrize(
     ("type_", "payload", "what"),
     [
-        (int, 2**63, "too large"),
+        (int, 2**63, "table out: column 'value' is 9223372036854775808, which does not fit 64 bits"),
+        (object, -(2**63) - 1, "table out: column 'value' is -9223372036854775809, which does not fit 64 bits"),
+        (int, 10**1000, r"column 'value' is 10+… \(1001 characters\), which"),
         (object, object(), "a payload of type object cannot be written"),
         (str, "\ud800", "surrogates"),
         (tuple[str, int], ("a",), "it has 1 places, and the flow declares 2"),
         (tuple[str, str], "ab", "a payload of type str cannot be written: the flow declares tuple for it"),
         (Change, None, "a payload of type NoneType cannot be written: the flow declares Change for it"),
-        (Change, Change("add", 2**70, 0.0, ()), "too large"),
+        (Change, Change("add", 2**70, 0.0, ()), "column 'page' is 1180591620717411303424, which"),
     ],
 )
 def test_a_payload_that_cannot_be_stored_leaves_nothing_of_its_batch(

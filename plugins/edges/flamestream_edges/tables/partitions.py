@@ -191,7 +191,7 @@ class TablePartition(Sink):
             self._note(database, time)
             self._store(database, orders, payloads)
 
-        with self._sink.unencodable():
+        with self._sink.unencodable(payloads):
             await self._database.call("written to", stored)
         self._time = time
 

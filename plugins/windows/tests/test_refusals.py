@@ -470,6 +470,26 @@ def test_numbers_that_are_of_another_unit_nearly_always_fail(time: Any) -> None:
         starts(None, time)
 
 
+def test_integers_of_numpy_are_times_as_ints_are() -> None:
+    np = pytest.importorskip("numpy")
+    second = 1_772_355_601
+    expected = ["2026-03-01 09 1"]
+    for kind in (np.int32, np.int64, np.uint64):
+        assert starts("s", kind(second)) == expected
+    assert starts("ms", np.int64(second * 1000)) == starts("ms", np.uint64(second * 1000)) == expected
+    assert starts("us", np.int64(second * 10**6)) == starts(None, np.int64(second * 10**6)) == expected
+    assert starts("ns", np.uint64(second * 10**9)) == expected
+    assert starts("ms", np.int64(second * 1000), second * 1000, np.float64(second * 1000)) == ["2026-03-01 09 3"]
+    for time in (np.int32(second), np.int64(second * 1000), np.uint64(0), np.int64(second * 10**9)):
+        with pytest.raises(FlameError, match=r"say unit='s', 'ms', 'us' or 'ns' in event_time"):
+            starts(None, time)
+    # A datetime64 has no zone; what is less exact than a float is no time of today.
+    for time in (np.datetime64("2026-03-01T09:00:01"), np.float32(second), np.bool_(True), True, np.array([second])):
+        for unit in (None, "s"):
+            with pytest.raises(FlameError, match="TypeError: a timestamp is a datetime with a zone"):
+                starts(unit, time)
+
+
 def branched(panes: w.Panes[Any, int, Any]) -> fc.Stream[Any]:
     one, other = panes.branch(lambda pane: pane.value > 1)
     other.sink("rest", retractions=True)

@@ -168,7 +168,7 @@ def event_time(
         at: Returns the time of a record: a datetime with a zone, or a number since 1970. Left out with
             `watermarks.arrival()` alone.
         unit: Unit of numbers: "s", "ms", "us" or "ns". Without it a float is seconds, and an int microseconds: one
-            that would be of 1970 to 1973 fails, as it is of another unit nearly always.
+            that would be of 1970 to 1973 fails, as it is of another unit nearly always. An integer of numpy is an int.
         watermark: The strategy by which times below are believed complete; by default times never fall.
         idle_after: For how long a partition waits for its source until it holds no watermark back, as long as nothing
             comes. It needs the wall clock. One that waits because the job is slower is not idle.

@@ -74,6 +74,7 @@ def reader(unit: Unit | None) -> Callable[[Any], int]:
 
     A number may be of any unit. Without a word on it a float is seconds and an int is microseconds, but an int that
     would be of 1970 to 1973 then, or a number beyond the year 9999, is refused: it is of another unit nearly always.
+    An int may be of any class that has an index, such as one of numpy's, but no bool.
 
     Args:
         unit: Unit of numbers.
@@ -92,16 +93,26 @@ def reader(unit: Unit | None) -> Callable[[Any], int]:
             return instant(value * 1_000_000 // per_s)
         if isinstance(value, float) and math.isfinite(value):
             return instant(round(value * 1_000_000 / per_s))
-        return instant(value)
+        whole = None if isinstance(value, datetime) else _whole(value)
+        return instant(value if whole is None else whole * 1_000_000 // per_s)
 
     return read
 
 
+def _whole(value: Any) -> int | None:
+    """Return a whole number of another class than int, such as one of numpy's, as an int; None for all else."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return None
+
+
 def _guessed(value: Any) -> int:
     micros = instant(value)
-    if micros > _LAST_YEAR or (type(value) is int and 0 <= micros < _PLAUSIBLE):
+    # Times of today are told first. An int may be of any class, such as numpy's.
+    if micros > _LAST_YEAR or (0 <= micros < _PLAUSIBLE and not isinstance(value, datetime | float)):
         raise ValueError(
-            f"the timestamp {value!r} would be {date_of(micros):%Y-%m-%d %H:%M} in "
+            f"the timestamp {value} would be {date_of(micros):%Y-%m-%d %H:%M} in "
             f"{'seconds' if isinstance(value, float) else 'microseconds'}; if it is that, or of another unit, say "
             "unit='s', 'ms', 'us' or 'ns' in event_time"
         )

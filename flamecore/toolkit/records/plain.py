@@ -181,12 +181,15 @@ def _parts(value: Any) -> Iterable[tuple[str, object]]:
 def cell(value: object) -> object:
     """Return a value as a table cell.
 
-    Scalars stay, values that JSON writes as text become that text (dates, enums, decimals), all others JSON.
+    Scalars stay, also floats of another class such as numpy's, values that JSON writes as text become that text (dates,
+    enums, decimals), all others JSON.
 
     Raises:
         Unencodable: The value cannot be written.
     """
     if type(value) in SCALARS:
         return value
+    if isinstance(value, float):  # JSON has no inf and no nan, which a cell may have
+        return float(value)
     text = encode(value)
     return msgspec.json.decode(text) if text[:1] not in (b"{", b"[") else text.decode()

@@ -229,7 +229,10 @@ def _line(payload: Any) -> str:
 
 def _word(value: Any) -> str:
     show = _SHOW.get(type(value))
-    return show(value) if show is not None else encode(value).decode()
+    if show is not None:
+        return show(value)
+    # A float of another class, such as numpy's, has a line like that of an equal float, also where JSON has none.
+    return str(float(value)) if isinstance(value, float) else encode(value).decode()
 
 
 def _mute_stdout() -> None:

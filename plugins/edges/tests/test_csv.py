@@ -44,6 +44,16 @@ class Data:
     name: str = "none"
 
 
+class Weight(float):
+    """A float of another class, whose own text is no number, as those of numpy."""
+
+    def __repr__(self) -> str:
+        return f"Weight({float(self)})"
+
+
+SPECIAL = [kind(text) for text in ("inf", "nan", "1e22") for kind in (float, Weight)]
+
+
 class Struct(msgspec.Struct, rename={"number": "Number"}):
     number: int
 
@@ -240,6 +250,8 @@ async def write_csv(path: Path, type_: Any, payloads: list[Any], **options: Any)
         (tuple[str, list[int]], [("a", [1, 2])], 'key,value\na,"[1,2]"\n'),
         (tuple[str, str], [("a\rb", "c"), ("d", "e")], 'key,value\n"a\rb","c"\nd,e\n'),
         (str, [""], 'value\n""\n'),
+        (object, SPECIAL, "value\ninf\ninf\nnan\nnan\n1e+22\n1e+22\n"),
+        (tuple[float, str], [(Weight("-inf"), "a")], "key,value\n-inf,a\n"),
         (tuple[str, int], [("wrongly", ["typed"])], 'key,value\nwrongly,"[""typed""]"\n'),
     ],
 )

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import datetime
 import enum
+import math
 import re
 import sqlite3
 from collections.abc import Sequence
@@ -43,6 +44,10 @@ class Struct(msgspec.Struct, rename="camel"):
 class Typed(TypedDict):
     order: int
     select: str
+
+
+class Measure(float):
+    """A float of another class, as those of numpy are."""
 
 
 class Lone(msgspec.Struct):
@@ -106,6 +111,12 @@ def columns(path: Path) -> list[tuple[str, str]]:
         (Change | Data, Data("x", b"a"), [("value", "TEXT")], ('{"name":"x","raw":"YQ=="}',)),
         (object, {"a": {2, 1}}, [("value", "")], ('{"a":[1,2]}',)),
         (object, "text", [("value", "")], ("text",)),
+        (object, math.inf, [("value", "")], (math.inf,)),
+        (object, Measure("inf"), [("value", "")], (math.inf,)),
+        (float, Measure("-inf"), [("value", "REAL")], (-math.inf,)),
+        (object, math.nan, [("value", "")], (None,)),
+        (object, Measure("nan"), [("value", "")], (None,)),
+        (float, Measure("nan"), [("value", "REAL")], (None,)),
         (datetime.date, datetime.date(2024, 1, 2), [("value", "TEXT")], ("2024-01-02",)),
         (Lone, Lone(Colour.RED), [("x", "")], ("red",)),
         (tuple[str, int], ("a", [1]), [("key", "TEXT"), ("value", "INTEGER")], ("a", "[1]")),

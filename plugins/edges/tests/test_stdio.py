@@ -171,6 +171,13 @@ class Pair(NamedTuple):
     b: str
 
 
+class Measure(float):
+    """A float of another class, whose own text is no number, as those of numpy."""
+
+    def __repr__(self) -> str:
+        return f"Measure({float(self)})"
+
+
 @pytest.mark.parametrize(
     ("format", "payload", "line"),
     [
@@ -180,6 +187,10 @@ class Pair(NamedTuple):
         ("auto", Pair(1, "x"), '{"a":1,"b":"x"}'),
         ("auto", {"a": 1}, '{"a":1}'),
         ("auto", 3.5, "3.5"),
+        ("auto", float("inf"), "inf"),
+        ("auto", Measure("inf"), "inf"),
+        ("auto", (Measure("nan"), Measure(1e22), 1e22), "nan 1e+22 1e+22"),
+        ("jsonl", (Measure("nan"), float("nan")), "[null,null]"),
         ("jsonl", "text", '"text"'),
         ("jsonl", ("word", 3), '["word",3]'),
         ("jsonl", Pair(1, "x"), '{"a":1,"b":"x"}'),

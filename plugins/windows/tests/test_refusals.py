@@ -224,6 +224,53 @@ def test_a_window_in_a_cycle_is_refused() -> None:
         flow.run({"records": []})
 
 
+def shorter(state: int, record: tuple[str, int]) -> tuple[int, list[tuple[str, int]]]:
+    """Count the items of a key, and take one from a number."""
+    return state + 1, [(record[0], record[1] - 1)]
+
+
+def positive(record: tuple[str, int]) -> bool:
+    return record[1] > 0
+
+
+def by_key_inside(inside: fc.Stream[Any]) -> tuple[fc.Stream[Any], fc.Stream[Any]]:
+    again, done = inside.key_by(lambda record: record[0]).stateful_map(0, shorter).branch(positive)
+    return again, done
+
+
+def one_with_times(inside: w.Timed[Any]) -> tuple[fc.Stream[Any], fc.Stream[Any]]:
+    return inside.filter(positive), by_key_inside(inside)[1]
+
+
+def kept_key(inside: fc.KeyedStream[Any, Any]) -> tuple[fc.Stream[Any], fc.Stream[Any]]:
+    again, done = inside.stateful_map(0, shorter).branch(positive)
+    return again, done
+
+
+@pytest.mark.parametrize("body", [by_key_inside, one_with_times])
+def test_a_body_of_a_loop_that_returns_no_times_is_refused(body: Any) -> None:
+    timed = w.event_time(source(), lambda record: record[1])
+    with pytest.raises(GraphError) as caught:
+        timed.loop(body)
+    assert "loop after 'event_time': the body returned 'branch." in caught.value.what
+    assert "a stream without times: after a state by key" in caught.value.what
+    assert "before event_time" in str(caught.value)
+    assert ".key_by(key).loop(body)" in str(caught.value)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_remedies_for_a_loop_without_times_work(workers: int) -> None:
+    flow = fc.Flow("loops")
+    records = flow.source("records", tuple)
+    timed = w.event_time(records, lambda record: record[1], unit="s")
+    timed.key_by(lambda record: record[0]).window(MINUTE).count().values().sink("counts")
+    records.loop(by_key_inside).sink("before")
+    timed.key_by(lambda record: record[0]).loop(kept_key).sink("by key")
+    found = flow.run({"records": [("a", 1), ("b", 3), ("a", 2)]}, workers=workers)
+    expected = [("a", 0), ("a", 0), ("b", 0)]
+    assert (sorted(found["counts"]), sorted(found["before"]), sorted(found["by key"])) == ([1, 2], expected, expected)
+
+
 @pytest.mark.parametrize("emit", ["final", t.default])
 def test_windows_without_an_end_are_refused_where_the_end_of_the_input_is_none(emit: Any, tmp_path: Path) -> None:
     def drawn(**settings: Any) -> fc.Flow:

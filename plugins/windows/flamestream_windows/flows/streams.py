@@ -444,19 +444,36 @@ class Timed(Stream[T]):
     def loop(  # type: ignore[override]  # inside are streams with event time
         self, body: Callable[[Timed[T]], tuple[Timed[T], Timed[U]]], *, name: str | None = None
     ) -> Timed[U]:
-        """Add a cycle, as `Stream.loop` does; what goes round keeps its time."""
+        """Add a cycle, as `Stream.loop` does; what goes round keeps its time.
+
+        Raises:
+            GraphError: The body returns a stream without times, such as that of a state by key.
+        """
         require_functions("loop", self._vertex, body)
         declared: list[Any] = []
 
         def inside(entered: Stream[Any]) -> Any:
-            found = body(self._next(entered, STAMPED))
-            if not (isinstance(found, tuple) and all(isinstance(each, Timed) for each in found)):
+            found: Any = body(self._next(entered, STAMPED))
+            if not (isinstance(found, tuple) and all(isinstance(each, Stream) for each in found)):
                 return found  # refused
+            for each in found:
+                if not isinstance(each, Timed):
+                    raise self._no_times(each)
             declared.append(found[-1]._type)
             return tuple(each._stamped()._bare() for each in found)
 
         made = self._stamped()._bare().loop(inside, name=name)
         return self._next(made, STAMPED, declared[0])
+
+    def _no_times(self, returned: Stream[Any]) -> GraphError:
+        """Return the error of a stream that the body of a loop returned."""
+        return GraphError(
+            f"loop after {self._vertex.name!r}: the body returned {returned._vertex.name!r}, a stream without times: "
+            "after a state by key, as after all operations that know no times, there are only values",
+            hint="Draw the loop from the stream before event_time; or, if items keep their keys, as a loop by key: "
+            ".key_by(key).loop(body).",
+            vertex=self._vertex.name,
+        )
 
     def apply(self, kind: type[Vertex], *, name: str | None = None, type: Any = object, **settings: Any) -> Stream[Any]:
         """Apply an operation without a method here to the values, as `Stream.apply` does."""

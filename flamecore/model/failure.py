@@ -171,13 +171,13 @@ class Failure(NamedTuple):
         return error
 
 
-def exit_error(error: SystemExit | KeyboardInterrupt) -> JobError:
-    """Return the error of user code that calls `sys.exit`, even with 0, or raises `KeyboardInterrupt`.
+def exit_error(error: BaseException) -> JobError:
+    """Return the error of user code that calls `sys.exit`, even with 0, or raises another one that is no `Exception`.
 
     The job has not ended then.
     """
     lines = user_lines(error)
-    done = f"called sys.exit({error.code!r})" if isinstance(error, SystemExit) else "raised KeyboardInterrupt"
+    done = f"called sys.exit({error.code!r})" if isinstance(error, SystemExit) else f"raised {type(error).__name__}"
     return JobError(
         f"a function of the flow, a source or a sink has {done}{':' * bool(lines)}{lines}",
         hint="Raise another exception, which says what is wrong with which record. To end the job, end its input.",
@@ -204,7 +204,7 @@ ENDING: Final = (SystemExit, KeyboardInterrupt, MemoryError)
 """Errors of user code that would end the process, and not only an item."""
 
 
-def ending_error(error: SystemExit | KeyboardInterrupt | Exception, during: str) -> Exception:
+def ending_error(error: BaseException, during: str) -> Exception:
     """Return the error that ends a job whose code has raised `error`.
 
     Args:
@@ -216,10 +216,10 @@ def ending_error(error: SystemExit | KeyboardInterrupt | Exception, during: str)
     """
     if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         raise error
-    # asyncio would let them through, and the process would end without a reason.
-    if isinstance(error, SystemExit | KeyboardInterrupt):
-        return exit_error(error)
-    return memory_error(error, during) if isinstance(error, MemoryError) else error
+    if isinstance(error, Exception):
+        return memory_error(error, during) if isinstance(error, MemoryError) else error
+    # asyncio would let them through, and the process or the task would end without a reason.
+    return exit_error(error)
 
 
 def shorten_repr(value: object) -> str:

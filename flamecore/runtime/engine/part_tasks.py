@@ -8,9 +8,8 @@ from contextlib import suppress
 from typing import Protocol
 
 from flamecore.errors import SinkError
-from flamecore.model.failure import ENDING, ending_error
 from flamecore.runtime.tasks.deadlines import CallDeadline
-from flamecore.runtime.tasks.event_loop import start
+from flamecore.runtime.tasks.event_loop import ENDING, ending_error, start
 from flamecore.runtime.tasks.partition_task import PartitionTask
 from flamecore.runtime.tasks.rear_task import RearTask
 from flamecore.runtime.tasks.worker_task import WorkerTask

@@ -21,6 +21,7 @@ from weakref import WeakSet
 from flamecore import events
 from flamecore.errors import ConfigError
 from flamecore.logs import logger
+from flamecore.model import failure
 
 
 def monotonic() -> float:
@@ -79,6 +80,27 @@ def start(
     task = asyncio.create_task(work, name=name)
     task.add_done_callback(ended)
     return task
+
+
+ENDING: Final = (*failure.ENDING, asyncio.CancelledError)
+"""Errors of user code that would end the process or a task, and not only an item."""
+
+
+def ending_error(error: BaseException, during: str) -> Exception:
+    """Return the error that ends a job whose code has raised one of `ENDING`.
+
+    Args:
+        error: The error, with its traceback.
+        during: Description of the current work.
+
+    Raises:
+        KeyboardInterrupt: As `flamecore.model.failure.ending_error`.
+        CancelledError: The error itself, if the present task was told to end.
+    """
+    task = asyncio.current_task()
+    if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+        raise error
+    return failure.ending_error(error, during)
 
 
 T = TypeVar("T")

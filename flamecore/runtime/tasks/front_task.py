@@ -12,7 +12,6 @@ from itertools import chain
 from typing import Final
 
 from flamecore.abc.source import Batch, Reader
-from flamecore.model.failure import ENDING, ending_error
 from flamecore.model.messages import CONTROL, FrontEnded, Full
 from flamecore.model.plan import Plan
 from flamecore.runtime.config.guard import check_batch
@@ -20,7 +19,7 @@ from flamecore.runtime.parts.counters import NodeStats
 from flamecore.runtime.parts.front import Front
 from flamecore.runtime.parts.room import Room
 from flamecore.runtime.tasks.deadlines import CallDeadline, Deadlines
-from flamecore.runtime.tasks.event_loop import clock, monotonic
+from flamecore.runtime.tasks.event_loop import ENDING, clock, ending_error, monotonic
 from flamecore.runtime.tasks.worker_task import WorkerTask
 
 _STEP_S: Final = 0.005

@@ -14,7 +14,6 @@ from typing import Final, Protocol
 from flamecore.abc.source import Batch
 from flamecore.abc.transport import Delivery
 from flamecore.model.clock import STOPWATCH
-from flamecore.model.failure import ENDING, ending_error
 from flamecore.model.messages import (
     Busy,
     Committed,
@@ -32,7 +31,7 @@ from flamecore.runtime.parts.counters import NodeStats
 from flamecore.runtime.parts.histogram import Histogram
 from flamecore.runtime.parts.worker import Worker
 from flamecore.runtime.tasks.door import Door, anything
-from flamecore.runtime.tasks.event_loop import clock, monotonic
+from flamecore.runtime.tasks.event_loop import ENDING, clock, ending_error, monotonic
 from flamecore.runtime.tasks.front_search import FrontSearch
 from flamecore.runtime.tasks.partition_task import PartitionTask
 from flamecore.runtime.tasks.sender import Sender

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -265,6 +266,29 @@ def test_a_function_that_calls_exit_ends_the_job_and_not_the_program(code: Any, 
     assert f"sys.exit({code!r})" in caught.value.what
     assert f"{Path(__file__)}:" in caught.value.what
     assert "in leave: sys.exit(code)" in caught.value.what
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("where", ["map", "key", "state"])
+def test_a_function_that_raises_cancelled_error_ends_the_job_with_its_line(workers: int, where: str) -> None:
+    """It is no exception for asyncio, and the task that reads would end as if it had been told to."""
+
+    def give_up(n: int) -> int:
+        if n == 2:
+            raise asyncio.CancelledError
+        return n
+
+    def count(s: int, n: int) -> tuple[int, list[int]]:
+        return s, [give_up(n)]
+
+    flows = {
+        "map": flow(lambda stream: stream.map(give_up)),
+        "key": flow(lambda stream: stream.key_by(give_up).count()),
+        "state": flow(lambda stream: stream.key_by(lambda n: n).stateful_map(0, count)),
+    }
+    with pytest.raises(JobError, match="has raised CancelledError") as caught:
+        flows[where].run({"numbers": [1, 2, 3]}, workers=workers)
+    assert "in give_up: raise asyncio.CancelledError" in caught.value.what
 
 
 def test_an_interrupt_is_the_mistake_of_a_function_only_where_no_key_is_heard() -> None:

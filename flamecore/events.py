@@ -74,6 +74,14 @@ CERTIFICATES_REFUSED: Final = "certificates.refused"
 NODE_REFUSED: Final = "node.refused"
 """A process that wanted to join a job was turned away; the job goes on. A warning. Keys: `job`, `node`, `why`."""
 
+NODE_GIVEN_UP: Final = "node.given_up"
+"""A process has not ended its parts in time after a fault, and the job goes on without it. One that was started
+elsewhere comes back when it has. A warning. Keys: `job`, `node`, `limit_s`."""
+
+NODES_AWAITED: Final = "nodes.awaited"
+"""A job has long been waiting for its processes. A warning. Keys: `job`, `to` have done what, who has `joined`,
+`waited_s`, `limit_s`."""
+
 MESSAGE_REFUSED: Final = "message.refused"
 """A part of a job was sent something that it does not understand, and goes on without it. A warning, once for each
 sender. Keys: `address` of the part, `sender`, `kind` of what came."""
@@ -132,6 +140,8 @@ ALL: Final = frozenset(
         TRANSPORT_EXPOSED,
         CERTIFICATES_REPLACED,
         CALLS_WASTED,
+        NODES_AWAITED,
+        NODE_GIVEN_UP,
         CERTIFICATES_REFUSED,
     }
 )

@@ -348,8 +348,8 @@ class ClusterJob(AnyJob):
                     self._check()
                     await members.change()
         except TimeoutError:
-            for name in survivors - members.halted:
-                nodes.declare_dead(name)
+            for name in survivors & set(members.parts) - members.halted:
+                nodes.give_up(name, self._deploy.stop_timeout_s)
 
     def _stop_reading(self, epoch: Epoch, *, failing: bool = False) -> None:
         if epoch.begun and not epoch.outcome.done():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -14,7 +15,7 @@ from flamecore.abc.host import NodeHost, NodeSlot
 from flamecore.abc.transport import SUPERVISOR
 from flamecore.errors import FlameError, JobError, PeerGoneError, TransportError
 from flamecore.logs import logger
-from flamecore.model.messages import CONTROL, Assignment, Join, Left, NodeFailed, Refusal, Status, Stop, Welcome
+from flamecore.model.messages import CONTROL, Assignment, Halted, Join, Left, NodeFailed, Refusal, Status, Stop, Welcome
 from flamecore.model.plan import Plan
 from flamecore.runtime.cluster.context import JobContext
 from flamecore.runtime.cluster.control_plane import Event, Failed, Lost
@@ -32,6 +33,11 @@ if TYPE_CHECKING:
 _REPLACED: Final = (
     "another process has joined by the name of {name}; processes that run together need names of their own"
 )
+_DECLARED: Final = (
+    "the job has declared this process dead, since it did not answer in time, and goes on without it; start it again"
+)
+_REMIND_S: Final = 30.0
+"""Seconds between two words to nodes that wait for others; half of the time after which they give up."""
 _START_HINT: Final = (
     "Look at the workers' log lines above; each must reach the supervisor, import the flow and open what it reads. "
     "deploy.start_timeout_s is how long they may take."
@@ -75,6 +81,7 @@ class NodeManager:
         self.bootstrap = bootstrap
         self.leaving = False
         self._condemned: set[str] = set()
+        self._slow: dict[str, Join] = {}  # by address: the nodes that have not halted in time, and may come back
         self._started: dict[tuple[str, int], int] = {}
         self._coming: dict[str, asyncio.Task[None]] = {}
         self._job, self._events = job, events
@@ -181,7 +188,7 @@ class NodeManager:
             FaultError: It takes too long: the late nodes were declared dead.
         """
         deploy, members = self.context.spec.config.deploy, self.members
-        timeout_s = deploy.start_timeout_s
+        timeout_s, start = deploy.start_timeout_s, time.monotonic()
         try:
             async with asyncio.timeout(timeout_s):
                 while not condition():
@@ -190,9 +197,13 @@ class NodeManager:
                     changed = asyncio.ensure_future(members.change())
                     ends = () if epoch.outcome.done() else (epoch.outcome,)  # an epoch that has ended well ends no wait
                     try:
-                        await asyncio.wait((changed, *ends), return_when=asyncio.FIRST_COMPLETED)
+                        done, _ = await asyncio.wait(
+                            (changed, *ends), timeout=_REMIND_S, return_when=asyncio.FIRST_COMPLETED
+                        )
                     finally:
                         changed.cancel()
+                    if not done:
+                        self._remind(what, time.monotonic() - start)
         except TimeoutError:
             error = JobError(
                 f"after {timeout_s:g} s not all workers have {what} ({self._describe_joined()})",
@@ -206,6 +217,15 @@ class NodeManager:
             for name in stuck:
                 self.declare_dead(name)
             raise FaultError(error) from None
+
+    def _remind(self, what: str, waited_s: float) -> None:
+        """Tell the nodes that wait for others that the job goes on, and people what it waits for."""
+        self.tell_if_there(tuple(self.members.nodes), Welcome())
+        joined = self._describe_joined()
+        limit_s = self.context.spec.config.deploy.start_timeout_s
+        logger().warning(
+            log.NODES_AWAITED, job=self._job, to=what, joined=joined, waited_s=round(waited_s), limit_s=limit_s
+        )
 
     def _describe_joined(self) -> str:
         """Return the nodes that have joined, of how many, in words."""
@@ -272,13 +292,34 @@ class NodeManager:
         return None
 
     def answer_stray(self, address: str, message: object) -> None:
-        """Turn away a process that has no part: it was declared dead, and still lives."""
+        """Turn away a process that has no part: it was declared dead, and still lives.
+
+        One that was only slow to halt comes back, if it was started elsewhere: nobody would start another in its place.
+        """
         if self.leaving:
             return
-        if address not in self._coming:
+        if (node := self._slow.get(address)) is not None:
+            self._take_back(address, node, message)
+        elif address in self._coming:
+            if isinstance(message, Left | NodeFailed):
+                self._coming[address].cancel()
+        elif self.bootstrap is None:
+            self.answer(address, Refusal(_DECLARED))
+        else:
             self.turn_away(address)
-        elif isinstance(message, Left | NodeFailed):
-            self._coming[address].cancel()
+
+    def _take_back(self, address: str, node: Join, message: object) -> None:
+        """Take a node back that was slow to halt, once it has, and if nobody has its name meanwhile."""
+        if not isinstance(message, Halted | Left):
+            return None
+        del self._slow[address]
+        if isinstance(message, Halted):
+            if node.node in self.members.nodes:
+                return self.answer(address, Refusal(_DECLARED))
+            self._condemned.discard(node.node)
+            self.members.join(node, address)
+            self.members.wake()
+        return None
 
     # -- commands --------------------------------------------------------------------------------------------------
 
@@ -340,6 +381,13 @@ class NodeManager:
             elif name not in self._condemned:
                 self.declare_dead(name)
                 self.members.standby.discard(name)
+
+    def give_up(self, name: str, limit_s: float) -> None:
+        """Declare a node dead that has not halted in time."""
+        logger().warning(log.NODE_GIVEN_UP, job=self._job, node=name, limit_s=limit_s)
+        if self.bootstrap is None and (node := self.members.nodes.get(name)) is not None:
+            self._slow[self.members.addresses[name]] = node
+        self.declare_dead(name)
 
     def declare_dead(self, name: str) -> None:
         """Declare a node dead, and end it if it still runs."""

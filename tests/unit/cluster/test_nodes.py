@@ -6,8 +6,13 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+from structlog.testing import capture_logs
+
+from flamecore import events
+from flamecore._version import __version__
 from flamecore.errors import JobError
-from flamecore.model.messages import Join, Stop
+from flamecore.model.messages import Halted, Join, NodeReport, Refusal, Stop, Welcome
 from flamecore.runtime.cluster.control_plane import Lost
 from flamecore.runtime.cluster.membership import Membership
 from flamecore.runtime.cluster.nodes import NodeManager
@@ -74,3 +79,76 @@ def test_a_lost_connection_of_an_earlier_process_is_no_loss() -> None:
     nodes.leaving = True
     assert not nodes.remove(lost("a", "cut", "at-a"))
     assert log == []
+
+
+def joined_elsewhere() -> tuple[NodeManager, list[Any]]:
+    """Return a manager of two nodes that were started elsewhere, and the messages sent to them."""
+    members, sent = Membership(), list[Any]()
+    nothing: Any = None
+    host: Any = SimpleNamespace(kill=lambda _: None, came=lambda *_: ())
+    sender: Any = SimpleNamespace(endpoint=nothing, send=lambda to, message: sent.append((to, message)))
+    for name in ("a", "b"):
+        members.join(Join(name, "worker", f"at-{name}", 1, __version__), f"node/{name}.1")
+    nodes = NodeManager("job", members, nothing, host, sender, None, asyncio.Queue())
+    nodes.answer = lambda client, message: sent.append((client, message))  # type: ignore[method-assign]
+    return nodes, sent
+
+
+def test_a_node_started_elsewhere_that_is_slow_to_halt_comes_back() -> None:
+    """Nobody would start another in its place, and the job would wait for one."""
+    nodes, sent = joined_elsewhere()
+    with capture_logs() as logs:
+        nodes.give_up("a", 5.0)
+    assert [(log["event"], log["node"], log["limit_s"]) for log in logs] == [(events.NODE_GIVEN_UP, "a", 5.0)]
+    assert nodes.members.named("worker") == ["b"]
+    nodes.answer_stray("node/a.1", NodeReport("a", {}))
+    assert sent == [], "it is still about to end its parts"
+    nodes.answer_stray("node/a.1", Halted("a"))
+    assert nodes.members.named("worker") == ["a", "b"]
+    assert nodes.members.addresses["a"] == "node/a.1"
+    assert sent == []
+
+
+def test_a_slow_node_whose_name_is_taken_does_not_come_back() -> None:
+    nodes, sent = joined_elsewhere()
+    nodes.give_up("a", 5.0)
+    nodes._welcome("node/a.2", Join("a", "worker", "at-a", 2, __version__))
+    nodes.answer_stray("node/a.1", Halted("a"))
+    assert nodes.members.addresses["a"] == "node/a.2"
+    ((to, message),) = sent
+    assert to == "node/a.1"
+    assert isinstance(message, Refusal)
+    assert "declared this process dead" in message.text
+
+
+def test_a_node_that_was_declared_dead_is_told_why_it_ends() -> None:
+    nodes, sent = joined_elsewhere()
+    nodes.declare_dead("a")
+    nodes.answer_stray("node/a.1", NodeReport("a", {}))
+    ((to, message),) = sent
+    assert to == "node/a.1"
+    assert isinstance(message, Refusal)
+    assert nodes.members.named("worker") == ["b"]
+
+
+def test_nodes_that_wait_for_others_hear_that_the_job_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would give up, and leave a job that they could have gone on with."""
+    monkeypatch.setattr("flamecore.runtime.cluster.nodes._REMIND_S", 0.02)
+    nodes, sent = joined_elsewhere()
+    deploy = SimpleNamespace(start_timeout_s=0.1, start="join")
+    context: Any = SimpleNamespace(spec=SimpleNamespace(config=SimpleNamespace(deploy=deploy)))
+    nodes.context = context
+    monkeypatch.setattr(NodeManager, "required", property(lambda _: {"worker": 3}))
+
+    async def wait() -> None:
+        epoch: Any = SimpleNamespace(outcome=asyncio.get_running_loop().create_future())
+        with pytest.raises(JobError, match="not all workers have joined"):
+            await nodes.wait_until(lambda: False, epoch, "joined")
+
+    with capture_logs() as logs:
+        asyncio.run(wait())
+    assert len(logs) >= 2
+    assert {(log["event"], log["to"], log["joined"]) for log in logs} == {
+        (events.NODES_AWAITED, "joined", "of 3 workers: a, b")
+    }
+    assert sent == [("node/a.1", Welcome()), ("node/b.1", Welcome())] * len(logs)

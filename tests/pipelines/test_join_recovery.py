@@ -134,3 +134,15 @@ def test_another_worker_replaces_one_that_was_told_to_end(joined: Joined) -> Non
         assert words.finish(run) == 0, run.said()
     assert run.said().count("job.faulted") == 1
     words.check()
+
+
+def test_a_worker_that_is_slow_to_end_its_parts_is_taken_back(joined: Joined) -> None:
+    """Nobody would start another in its place."""
+    words = joined.words
+    with words.running(**joined.settings, deploy__stop_timeout_s=0.001) as run:
+        _, victim = joined.pair(run)
+        victim.kill()
+        joined.worker("w2")
+        assert words.finish(run) == 0, run.said()
+    assert "event=node.given_up" in run.said()
+    words.check()

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, time, timedelta
 from functools import lru_cache
 from itertools import chain
+from reprlib import Repr
 from typing import Any, Final
 
 import msgspec
@@ -28,11 +29,18 @@ _DEEPEST: Final = 20
 """Most steps to a part that an error names."""
 
 
+_SHORT: Final = Repr()
+"""The form of payloads in errors, on one line."""
+_SHORT.maxdict = _SHORT.maxlist = _SHORT.maxtuple = 8
+_SHORT.maxstring, _SHORT.maxother = 60, 120
+
+
 class Unencodable(Exception):
     """A payload that cannot be written. Arguments: the payload, and why."""
 
     def __init__(self, payload: object, reason: str) -> None:
-        super().__init__(f"a payload of type {type(payload).__name__} cannot be written: {reason}")
+        what = f"a payload of type {type(payload).__name__} cannot be written: {reason}"
+        super().__init__(f"{what}\n    It is {_SHORT.repr(payload)}")
         self.payload = payload
 
 

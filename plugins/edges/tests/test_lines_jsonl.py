@@ -231,6 +231,7 @@ def test_a_payload_that_cannot_be_written_is_named_and_its_batch_is_not_there(
         assert error.sink == "out"
         assert str(path) in error.what
         assert f"a payload of type {named} cannot be written" in error.what
+        assert f"\n    It is {repr(payload)[:2]}" in error.what
 
     asyncio.run(run())
     assert path.read_text() == '"good"\n'

@@ -262,6 +262,9 @@ def exit_without_waiting(end: object) -> None:
 def _close(runner: asyncio.Runner, threads: ThreadPoolExecutor, failed: BaseException | None) -> None:
     global _left
     loop = runner.get_loop()
+    # A signal may have come between the end of the main task and the stop of the loop, which is still to come then.
+    with suppress(RuntimeError):
+        loop.run_until_complete(asyncio.sleep(0))
     tasks = asyncio.all_tasks(loop)
     for task in tasks:
         task.cancel()

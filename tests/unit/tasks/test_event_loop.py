@@ -243,3 +243,18 @@ def test_standard_descriptors_that_are_closed_do_no_harm(closed: tuple[int, ...]
     ).returncode
     assert code == 0
     assert said.read_text() == "done"
+
+
+@pytest.mark.parametrize("name", ["asyncio", "uvloop"])
+def test_a_signal_just_before_the_loop_stops_is_the_end(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """The stop is still to come when the rest is awaited, and must not end that wait."""
+    if name == "uvloop":
+        pytest.importorskip("uvloop")
+    monkeypatch.setenv(CHOICE, name)
+
+    async def main() -> None:
+        asyncio.get_running_loop().call_soon(asyncio.get_running_loop().stop)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(main())

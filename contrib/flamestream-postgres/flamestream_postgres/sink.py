@@ -78,6 +78,13 @@ class Postgres(Sink):
                 hint = f'Set {key} = "…" under [sink.{context.name}]: letters, digits and underscores, at most 63.'
                 raise ConfigError(f"{path}: {name!r} cannot be the name of a {key}", hint=hint, path=path)
         self._rows = Rows(context.type)
+        if any(name == "seq" for name, _ in self._rows.columns):
+            raise ConfigError(
+                f"sink {context.name!r}: column 'seq' of the payloads has the name of the sink's own",
+                hint="Give the field another name, or map the payloads to records that have one before the sink: "
+                "seq is the order of delivery.",
+                path=f"sink.{context.name}",
+            )
         self._table = self._identifier(self._name)
         self._positions = self._identifier(POSITIONS)
         columns = sql.SQL(", ").join(sql.Identifier(name) for name, _ in self._rows.columns)

@@ -375,6 +375,16 @@ def test_impossible_names_are_refused(options: Any, key: str) -> None:
     assert caught.value.path == f"sink.out.{key}"
 
 
+class Numbered(NamedTuple):
+    seq: int
+    text: str
+
+
+def test_a_column_with_the_name_of_the_sinks_own_is_refused() -> None:
+    with pytest.raises(ConfigError, match="column 'seq' of the payloads"):
+        Postgres(Options(), EdgeContext("out", Numbered))
+
+
 def test_a_job_finds_the_sink_and_resumes_with_it(server: Server, tmp_path: Path) -> None:
     flow = fc.Flow("squares")
     flow.source("numbers", int).map(lambda number: number * number).sink("squares")

@@ -12,8 +12,10 @@ def test_flow():
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from typing import Any, Final
 
+import msgspec
 from msgspec.structs import asdict
 
 from flamecore.abc.acker import Acker, AckerPlan
@@ -214,20 +216,51 @@ def compare_outputs(
     """
     for name, outputs in wanted.items():
         found = list(got[name])
-        if found == list(outputs):
+        if _are_alike(found, list(outputs)):
             continue
         if failed is not None and len(found) > len(outputs):
             outputs = [output.payload for output in failed.most[name][: len(found)]]
-            if found == outputs:
+            if _are_alike(found, outputs):
                 continue
         place = next(
-            (i for i, (a, b) in enumerate(zip(found, outputs, strict=False)) if a != b), min(len(found), len(outputs))
+            (i for i, (a, b) in enumerate(zip(found, outputs, strict=False)) if not _are_alike(a, b)),
+            min(len(found), len(outputs)),
         )
         raise AssertionError(
             f"sink {name!r} differs from the reference with {where}: {len(found)} outputs instead of {len(outputs)}; "
             f"the first difference is output {place}: got {found[place : place + 1]}, "
             f"wanted {list(outputs[place : place + 1])}"
         )
+
+
+def _are_alike(one: Any, other: Any) -> bool:
+    """Return whether two values are equal, or have NaN at the same places; arrays of numpy by their bytes.
+
+    >>> _are_alike([1, {"a": (float("nan"),)}], [1, {"a": (float("nan"),)}])
+    True
+    >>> _are_alike([1.0, float("nan")], [float("nan"), 1.0])
+    False
+    """
+    try:
+        if one == other:
+            return True
+    except ValueError:  # of an array, whose comparison is an array
+        pass
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, float):
+        return bool(one != one and other != other)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(_are_alike, one, other))
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_are_alike(one[key], other[key]) for key in one)
+    if is_dataclass(one):
+        return all(_are_alike(getattr(one, field.name), getattr(other, field.name)) for field in fields(one))
+    if isinstance(one, msgspec.Struct):
+        return all(_are_alike(getattr(one, name), getattr(other, name)) for name in one.__struct_fields__)
+    if hasattr(one, "tobytes") and hasattr(one, "shape"):
+        return bool(one.shape == other.shape and one.dtype == other.dtype and one.tobytes() == other.tobytes())
+    return False
 
 
 def acker_named(name: str) -> Callable[[AckerPlan], Acker]:

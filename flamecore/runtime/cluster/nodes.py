@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _REPLACED: Final = (
     "another process has joined by the name of {name}; processes that run together need names of their own"
 )
+_NO_ACKERS: Final = 'the job has no processes for trackers alone: [deploy] acker = "{place}", and not "own"'
 _DECLARED: Final = (
     "the job has declared this process dead, since it did not answer in time, and goes on without it; start it again"
 )
@@ -275,6 +276,8 @@ class NodeManager:
             why = f"{node.node} runs flamestream {node.version}, and the supervisor {__version__}"
             logger().warning(log.NODE_REFUSED, job=self._job, node=node.node, why=why)
             return self.answer(address, Refusal(f"{why}; install one version everywhere"))
+        if node.role == "acker" and (place := self.context.spec.config.deploy.acker) != "own":
+            return self.answer(address, Refusal(_NO_ACKERS.format(place=place)))
         over = self.host.came(node.node, node.attempt)
         if over is None:
             return self.turn_away(address)

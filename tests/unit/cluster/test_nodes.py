@@ -121,6 +121,19 @@ def test_a_slow_node_whose_name_is_taken_does_not_come_back() -> None:
     assert "declared this process dead" in message.text
 
 
+@pytest.mark.parametrize(("place", "refused"), [("worker", True), ("supervisor", True), ("own", False)])
+def test_a_process_for_trackers_is_refused_where_they_are_elsewhere(place: str, *, refused: bool) -> None:
+    """It would wait without a word."""
+    nodes, sent = joined_elsewhere()
+    config = SimpleNamespace(deploy=SimpleNamespace(acker=place))
+    context: Any = SimpleNamespace(spec=SimpleNamespace(config=config))
+    nodes.context = context
+    nodes._welcome("node/t.1", Join("t", "acker", "at-t", 1, __version__))
+    assert ("t" in nodes.members.nodes) is not refused
+    assert len(sent) == refused
+    assert all('[deploy] acker = "' in message.text for _, message in sent)
+
+
 def test_a_node_that_was_declared_dead_is_told_why_it_ends() -> None:
     nodes, sent = joined_elsewhere()
     nodes.declare_dead("a")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from time import perf_counter
@@ -24,6 +24,8 @@ _AHEAD: Final = 1024
 _HURRY_S: Final = 0.001
 """Longest time that values of an iterator are gathered before they are returned."""
 _CLOSE_S: Final = 5.0
+_TABLES: Final = {"itertuples": 'to_dict("records")', "iter_rows": "to_dicts()"}
+"""A method of the tables of a library (pandas, polars), and the call that returns their rows."""
 
 
 class _Counted(Reader):
@@ -201,6 +203,17 @@ class MemorySource(Source):
             raise self._error(
                 f"a {type(given).__name__} is given, not values", f"Give a list: {{{name!r}: [{given[:20]!r}]}}"
             )
+        if isinstance(given, Mapping):
+            raise self._error(
+                f"a {type(given).__name__} is given, of which only the keys would be read",
+                f"Give a list: {{{name!r}: list(given.items())}}, or of its keys or values.",
+            )
+        for rows, call in _TABLES.items():
+            if hasattr(given, "columns") and hasattr(given, rows):
+                raise self._error(
+                    f"a {type(given).__name__} is given, of which only the names of columns would be read",
+                    f"Give its rows: {{{name!r}: given.{call}}}",
+                )
         if isinstance(given, Sequence):
             if position is not None and not (isinstance(position, int) and 0 <= position < len(given)):
                 raise self._error(

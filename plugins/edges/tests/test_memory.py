@@ -34,12 +34,21 @@ def test_only_a_sequence_can_be_read_again(given: Any, replayable: bool) -> None
     assert source(given).capabilities.replayable is replayable
 
 
+PANDAS, POLARS = (
+    type("DataFrame", (), {"columns": ["a"], rows: None, "__iter__": lambda self: iter(self.columns)})()
+    for rows in ("itertuples", "iter_rows")
+)
+
+
 @pytest.mark.parametrize(
     ("given", "what", "hint"),
     [
         ("some text", "a str is given", "['some text']"),
         (None, "no values are given", "--source numbers=DRIVER"),
         (7, "a int is given, which is not iterable", "flow.run"),
+        ({"a": 1}, "a dict is given, of which only the keys would be read", "list(given.items())"),
+        (PANDAS, "a DataFrame is given, of which only the names of columns", 'given.to_dict("records")'),
+        (POLARS, "a DataFrame is given, of which only the names of columns", "given.to_dicts()"),
     ],
 )
 def test_inputs_that_are_no_values_are_refused(given: Any, what: str, hint: str) -> None:

@@ -124,7 +124,7 @@ def from_file(path: Path) -> Layer:
         ConfigError: It cannot be read, is not TOML, or is of another schema.
     """
     try:
-        table = tomllib.loads(path.read_text("utf-8"))
+        table = tomllib.loads(path.read_text("utf-8-sig"))
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}", path="") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -102,6 +102,12 @@ def test_another_schema_is_refused(tmp_path: Path, text: str) -> None:
     assert caught.value.path == "schema"
 
 
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    file = tmp_path / "job.toml"
+    file.write_text("schema = 1\n[job]\nworkers = 3\n", "utf-8-sig")
+    assert read_config(file, environ={}).job.workers == 3
+
+
 def test_a_file_missing_or_not_toml_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"gone\.toml cannot be read"):
         read_config(tmp_path / "gone.toml", environ={})

@@ -190,6 +190,7 @@ class NodeManager:
         """
         deploy, members = self.context.spec.config.deploy, self.members
         timeout_s, start = deploy.start_timeout_s, time.monotonic()
+        reminded = start
         try:
             async with asyncio.timeout(timeout_s):
                 while not condition():
@@ -198,13 +199,16 @@ class NodeManager:
                     changed = asyncio.ensure_future(members.change())
                     ends = () if epoch.outcome.done() else (epoch.outcome,)  # an epoch that has ended well ends no wait
                     try:
-                        done, _ = await asyncio.wait(
-                            (changed, *ends), timeout=_REMIND_S, return_when=asyncio.FIRST_COMPLETED
+                        await asyncio.wait(
+                            (changed, *ends),
+                            timeout=reminded + _REMIND_S - time.monotonic(),
+                            return_when=asyncio.FIRST_COMPLETED,
                         )
                     finally:
                         changed.cancel()
-                    if not done:
-                        self._remind(what, time.monotonic() - start)
+                    if (now := time.monotonic()) >= reminded + _REMIND_S:
+                        reminded = now
+                        self._remind(what, now - start)
         except TimeoutError:
             error = JobError(
                 f"after {timeout_s:g} s not all workers have {what} ({self._describe_joined()})",

@@ -148,13 +148,19 @@ def test_nodes_that_wait_for_others_hear_that_the_job_goes_on(monkeypatch: pytes
     """They would give up, and leave a job that they could have gone on with."""
     monkeypatch.setattr("flamecore.runtime.cluster.nodes._REMIND_S", 0.02)
     nodes, sent = joined_elsewhere()
-    deploy = SimpleNamespace(start_timeout_s=0.1, start="join")
+    deploy = SimpleNamespace(start_timeout_s=0.2, start="join")
     context: Any = SimpleNamespace(spec=SimpleNamespace(config=SimpleNamespace(deploy=deploy)))
     nodes.context = context
     monkeypatch.setattr(NodeManager, "required", property(lambda _: {"worker": 3}))
 
     async def wait() -> None:
         epoch: Any = SimpleNamespace(outcome=asyncio.get_running_loop().create_future())
+
+        def wake() -> None:  # as each report of a node does
+            nodes.members.wake()
+            asyncio.get_running_loop().call_later(0.002, wake)
+
+        wake()
         with pytest.raises(JobError, match="not all workers have joined"):
             await nodes.wait_until(lambda: False, epoch, "joined")
 

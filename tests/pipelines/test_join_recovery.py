@@ -139,7 +139,7 @@ def test_another_worker_replaces_one_that_was_told_to_end(joined: Joined) -> Non
 def test_a_worker_that_is_slow_to_end_its_parts_is_taken_back(joined: Joined) -> None:
     """Nobody would start another in its place."""
     words = joined.words
-    with words.running(**joined.settings, deploy__stop_timeout_s=0.001) as run:
+    with words.running(**joined.settings, deploy__stop_timeout_s=1e-9) as run:
         _, victim = joined.pair(run)
         victim.kill()
         joined.worker("w2")

@@ -340,15 +340,19 @@ class ClusterJob(AnyJob):
         reached = await epoch.halt(self._background.add)
         self._status.close_epoch()
         self._context.note_delivered(reached)
-        survivors = set(members.parts)
+        survivors = {name: members.addresses[name] for name in members.parts}
         nodes.tell_if_there(survivors, Halt())
+
+        def awaited() -> set[str]:  # another process may have the name of one that is gone
+            return {name for name, told in survivors.items() if members.addresses.get(name) == told} - members.halted
+
         try:
             async with asyncio.timeout(self._deploy.stop_timeout_s):
-                while not members.halted >= survivors & set(members.parts):
+                while awaited():
                     self._check()
                     await members.change()
         except TimeoutError:
-            for name in survivors & set(members.parts) - members.halted:
+            for name in awaited():
                 nodes.give_up(name, self._deploy.stop_timeout_s)
 
     def _stop_reading(self, epoch: Epoch, *, failing: bool = False) -> None:

@@ -82,7 +82,8 @@ class NodeManager:
         self.bootstrap = bootstrap
         self.leaving = False
         self._condemned: set[str] = set()
-        self._slow: dict[str, Join] = {}  # by address: the nodes that have not halted in time, and may come back
+        # By address: the nodes that have not halted in time, and may come back to the version that they run.
+        self._slow: dict[str, tuple[Join, str]] = {}
         self._started: dict[tuple[str, int], int] = {}
         self._coming: dict[str, asyncio.Task[None]] = {}
         self._job, self._events = job, events
@@ -305,8 +306,8 @@ class NodeManager:
         """
         if self.leaving:
             return
-        if (node := self._slow.get(address)) is not None:
-            self._take_back(address, node, message)
+        if address in self._slow:
+            self._take_back(address, message)
         elif address in self._coming:
             if isinstance(message, Left | NodeFailed):
                 self._coming[address].cancel()
@@ -315,18 +316,19 @@ class NodeManager:
         else:
             self.turn_away(address)
 
-    def _take_back(self, address: str, node: Join, message: object) -> None:
-        """Take a node back that was slow to halt, once it has, and if nobody has its name meanwhile."""
-        if not isinstance(message, Halted | Left):
-            return None
-        del self._slow[address]
-        if isinstance(message, Halted):
-            if node.node in self.members.nodes:
-                return self.answer(address, Refusal(_DECLARED))
+    def _take_back(self, address: str, message: object) -> None:
+        """Take a node back that was slow to halt, once it has.
+
+        It is refused if it cannot halt, if another one has its name meanwhile, or if the job runs another version.
+        """
+        if not isinstance(message, Halted | NodeFailed | Left):
+            return
+        node, code = self._slow.pop(address)
+        if isinstance(message, Halted) and node.node not in self.members.nodes and code == self.context.code:
             self._condemned.discard(node.node)
-            self.members.join(node, address)
-            self.members.wake()
-        return None
+            self.admit(address, node)  # it may have gone meanwhile
+        elif not isinstance(message, Left):
+            self.answer(address, Refusal(_DECLARED))
 
     # -- commands --------------------------------------------------------------------------------------------------
 
@@ -393,7 +395,7 @@ class NodeManager:
         """Declare a node dead that has not halted in time."""
         logger().warning(log.NODE_GIVEN_UP, job=self._job, node=name, limit_s=limit_s)
         if self.bootstrap is None and (node := self.members.nodes.get(name)) is not None:
-            self._slow[self.members.addresses[name]] = node
+            self._slow[self.members.addresses[name]] = (node, self.context.code)
         self.declare_dead(name)
 
     def declare_dead(self, name: str) -> None:

@@ -11,8 +11,8 @@ from structlog.testing import capture_logs
 
 from flamecore import events
 from flamecore._version import __version__
-from flamecore.errors import JobError
-from flamecore.model.messages import Halted, Join, NodeReport, Refusal, Stop, Welcome
+from flamecore.errors import JobError, PeerGoneError
+from flamecore.model.messages import Halted, Join, NodeFailed, NodeReport, Refusal, Stop, Welcome
 from flamecore.runtime.cluster.control_plane import Lost
 from flamecore.runtime.cluster.membership import Membership
 from flamecore.runtime.cluster.nodes import NodeManager
@@ -84,12 +84,16 @@ def test_a_lost_connection_of_an_earlier_process_is_no_loss() -> None:
 def joined_elsewhere() -> tuple[NodeManager, list[Any]]:
     """Return a manager of two nodes that were started elsewhere, and the messages sent to them."""
     members, sent = Membership(), list[Any]()
-    nothing: Any = None
     host: Any = SimpleNamespace(kill=lambda _: None, came=lambda *_: ())
-    sender: Any = SimpleNamespace(endpoint=nothing, send=lambda to, message: sent.append((to, message)))
+
+    async def reach(to: str, message: object) -> None:
+        assert isinstance(message, Welcome)
+
+    sender: Any = SimpleNamespace(endpoint=SimpleNamespace(send=reach), send=lambda to, msg: sent.append((to, msg)))
+    context: Any = SimpleNamespace(code="this version")
     for name in ("a", "b"):
         members.join(Join(name, "worker", f"at-{name}", 1, __version__), f"node/{name}.1")
-    nodes = NodeManager("job", members, nothing, host, sender, None, asyncio.Queue())
+    nodes = NodeManager("job", members, context, host, sender, None, asyncio.Queue())
     nodes.answer = lambda client, message: sent.append((client, message))  # type: ignore[method-assign]
     return nodes, sent
 
@@ -103,10 +107,45 @@ def test_a_node_started_elsewhere_that_is_slow_to_halt_comes_back() -> None:
     assert nodes.members.named("worker") == ["b"]
     nodes.answer_stray("node/a.1", NodeReport("a", {}))
     assert sent == [], "it is still about to end its parts"
-    nodes.answer_stray("node/a.1", Halted("a"))
+    come_back(nodes, "node/a.1", Halted("a"))
     assert nodes.members.named("worker") == ["a", "b"]
     assert nodes.members.addresses["a"] == "node/a.1"
     assert sent == []
+
+
+def come_back(nodes: NodeManager, address: str, message: object) -> None:
+    """Act on a message of a slow node, to the end."""
+
+    async def act() -> None:
+        nodes.answer_stray(address, message)
+        await asyncio.gather(*nodes._coming.values())
+
+    asyncio.run(act())
+
+
+def test_a_slow_node_that_is_gone_meanwhile_does_not_come_back() -> None:
+    nodes, _ = joined_elsewhere()
+    nodes.give_up("a", 5.0)
+
+    async def refuse(to: str, message: object) -> None:
+        raise PeerGoneError("it has ended", address="", peer=to)
+
+    endpoint: Any = SimpleNamespace(send=refuse)
+    nodes.sender.endpoint = endpoint
+    come_back(nodes, "node/a.1", Halted("a"))
+    assert nodes.members.named("worker") == ["b"]
+
+
+@pytest.mark.parametrize("why", ["cannot halt", "another version"])
+def test_a_slow_node_that_is_of_no_use_is_told_so(why: str) -> None:
+    nodes, sent = joined_elsewhere()
+    nodes.give_up("a", 5.0)
+    if why == "another version":
+        nodes.context.code = "another"
+    nodes.answer_stray("node/a.1", Halted("a") if why == "another version" else NodeFailed("a", "JobError", "no"))
+    ((to, message),) = sent
+    assert (to, type(message)) == ("node/a.1", Refusal)
+    assert nodes.members.named("worker") == ["b"]
 
 
 def test_a_slow_node_whose_name_is_taken_does_not_come_back() -> None:

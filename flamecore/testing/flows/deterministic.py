@@ -234,33 +234,31 @@ def compare_outputs(
 
 
 def _are_alike(one: Any, other: Any) -> bool:
-    """Return whether two values are equal, or have NaN at the same places; arrays of numpy by their bytes.
+    """Return whether two values are equal, or have NaN at the same places; arrays of numpy by type, shape and contents.
 
     >>> _are_alike([1, {"a": (float("nan"),)}], [1, {"a": (float("nan"),)}])
     True
     >>> _are_alike([1.0, float("nan")], [float("nan"), 1.0])
     False
     """
-    try:
-        if one == other:
-            return True
-    except ValueError:  # of an array, whose comparison is an array
-        pass
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, float):
-        return bool(one != one and other != other)
-    if isinstance(one, list | tuple):
+    if _is_array(one) or _is_array(other):
+        if type(one) is not type(other) or (one.shape, one.dtype) != (other.shape, other.dtype):
+            return False
+        return _are_alike(one.tolist(), other.tolist()) if one.dtype.hasobject else one.tobytes() == other.tobytes()
+    if isinstance(one, list | tuple) and type(one) is type(other):
         return len(one) == len(other) and all(map(_are_alike, one, other))
-    if isinstance(one, dict):
+    if isinstance(one, dict) and type(one) is type(other):
         return one.keys() == other.keys() and all(_are_alike(one[key], other[key]) for key in one)
-    if is_dataclass(one):
+    if is_dataclass(one) and type(one) is type(other):
         return all(_are_alike(getattr(one, field.name), getattr(other, field.name)) for field in fields(one))
-    if isinstance(one, msgspec.Struct):
+    if isinstance(one, msgspec.Struct) and type(one) is type(other):
         return all(_are_alike(getattr(one, name), getattr(other, name)) for name in one.__struct_fields__)
-    if hasattr(one, "tobytes") and hasattr(one, "shape"):
-        return bool(one.shape == other.shape and one.dtype == other.dtype and one.tobytes() == other.tobytes())
-    return False
+    # The second is for NaN of any kind.
+    return bool(one == other) or bool(type(one) is type(other) and one != one and other != other)
+
+
+def _is_array(value: Any) -> bool:
+    return hasattr(value, "dtype") and hasattr(value, "shape") and hasattr(value, "tobytes")
 
 
 def acker_named(name: str) -> Callable[[AckerPlan], Acker]:

@@ -43,6 +43,10 @@ def other_nan() -> float:
         (Spot(NAN), Spot(other_nan())),
         (np.array([1.0, NAN]), np.array([1.0, NAN])),
         (np.array([1, 2]), np.array([1, 2])),
+        (np.array(["a" * 3, 1.5, NAN], dtype=object), np.array(["a" * 3, 1.5, other_nan()], dtype=object)),
+        ([np.array([1])], [np.array([1])]),
+        (np.float64("nan"), np.float64("nan")),
+        (1, 1.0),
     ],
 )
 def test_values_with_nan_and_arrays_are_alike(got: Any, wanted: Any) -> None:
@@ -62,6 +66,10 @@ def test_values_with_nan_and_arrays_are_alike(got: Any, wanted: Any) -> None:
         (np.array([1, 2]), np.array([1, 3])),
         (np.array([1, 2]), np.array([1, 2, 3])),
         (np.array([1, 2]), np.array([1.0, NAN])),
+        (np.array([1]), np.array([1.0])),
+        (np.array([[1]]), 1),
+        ([np.array([1])], [np.array([[1]])]),
+        (np.array(["a"], dtype=object), np.array(["b"], dtype=object)),
     ],
 )
 def test_values_that_differ_are_named(got: Any, wanted: Any) -> None:

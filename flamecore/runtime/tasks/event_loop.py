@@ -262,15 +262,17 @@ def exit_without_waiting(end: object) -> None:
 def _close(runner: asyncio.Runner, threads: ThreadPoolExecutor, failed: BaseException | None) -> None:
     global _left
     loop = runner.get_loop()
-    # A signal may have come between the end of the main task and the stop of the loop, which is still to come then.
-    with suppress(RuntimeError):
-        loop.run_until_complete(asyncio.sleep(0))
     tasks = asyncio.all_tasks(loop)
     for task in tasks:
         task.cancel()
     limit_s = _GRACE_S if loop in _given_up else _LIMIT_S
     before, _left = _left, True  # the value if a signal interrupts this
-    if loop.run_until_complete(_ended(tasks, threads, limit_s, failed)):
+    ending = loop.create_task(_ended(tasks, threads, limit_s, failed))
+    # A signal may have come between the end of the main task and the stop of the loop: then that stop is still to come,
+    # and ends the first wait.
+    with suppress(RuntimeError):
+        loop.run_until_complete(ending)
+    if loop.run_until_complete(ending):
         _left = before or loop in _given_up  # a timed out call may be in a thread unknown here
         runner.close()
         return

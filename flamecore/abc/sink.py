@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from flamecore.abc.source import API, EdgeContext
 from flamecore.errors import SinkError, TimeRegressionError
-from flamecore.model.failure import user_lines
+from flamecore.model.failure import shorten_repr, user_lines
 from flamecore.model.meta import MIN_TIME
 
 Guarantee = Literal["exactly_once", "at_least_once"]
@@ -379,7 +379,7 @@ def _one_for_one(name: str, encode: Encode) -> Encode:
         try:
             made = encode(payloads)
         except Exception as error:
-            on = next((f" on {payload!r:.160}" for payload in payloads if not _bears(encode, payload)), "")
+            on = next((f" on {shorten_repr(payload)}" for payload in payloads if not _bears(encode, payload)), "")
             what = f"sink {name!r}: its encoder has failed{on}: {type(error).__name__}: {error}"
             raise SinkError(f"{what}{user_lines(error)}", hint=hint, sink=name) from error
         if len(made) != len(payloads):

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, time, timedelta
 from functools import lru_cache
 from itertools import chain
-from reprlib import Repr
 from typing import Any, Final
 
 import msgspec
@@ -27,21 +26,34 @@ _REFUSED: Final = (TypeError, ValueError, OverflowError, RecursionError)
 """Errors of values that cannot be written."""
 _DEEPEST: Final = 20
 """Most steps to a part that an error names."""
-
-
-_SHORT: Final = Repr()
-"""The form of payloads in errors, on one line."""
-_SHORT.maxdict = _SHORT.maxlist = _SHORT.maxtuple = 8
-_SHORT.maxstring, _SHORT.maxother = 60, 120
+_WIDTH: Final = 120
+"""Most characters of a payload that an error shows."""
 
 
 class Unencodable(Exception):
-    """A payload that cannot be written. Arguments: the payload, and why."""
+    """A payload that cannot be written. Arguments: the payload, and why.
+
+    Its text shows the payload. It is made when asked for, as most are caught, and the `repr` of a payload may fail.
+    """
 
     def __init__(self, payload: object, reason: str) -> None:
-        what = f"a payload of type {type(payload).__name__} cannot be written: {reason}"
-        super().__init__(f"{what}\n    It is {_SHORT.repr(payload)}")
+        super().__init__(payload, reason)
         self.payload = payload
+        self._reason = reason
+
+    def __str__(self) -> str:
+        what = f"a payload of type {type(self.payload).__name__} cannot be written: {self._reason}"
+        return f"{what}\n    It is {_shown(self.payload)}"
+
+
+def _shown(payload: object) -> str:
+    """Return the `repr` of a payload on one line of at most 120 characters."""
+    try:
+        text = repr(payload)
+    except Exception as error:  # noqa: BLE001 - any error of a user's class is reported
+        text = f"a {type(payload).__name__} whose repr fails: {type(error).__name__}"
+    text = text.replace("\n", " ")
+    return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 1]}…"
 
 
 def plain(value: Any) -> object:

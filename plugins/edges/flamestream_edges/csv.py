@@ -224,6 +224,10 @@ class CsvSink(FileSink):
     def check_others(self) -> None:
         if not self.options.header or not self._size():
             return
+        header = self.preamble()
+        with open(self._path, "rb") as file:
+            if header.startswith(file.read(len(header) + 1)):  # no row yet, and perhaps not the whole header
+                return
         with open(self._path, encoding="utf-8-sig", errors="replace", newline="") as file:
             try:
                 first = next(filter(None, csv.reader(file, delimiter=self.options.delimiter)), [])
@@ -243,6 +247,9 @@ class CsvSink(FileSink):
         try:
             return self._lines(self._table.rows(payloads))
         except UnicodeEncodeError as error:
+            if len(payloads) > 1:  # which of them?
+                for payload in payloads:
+                    self.encode([payload])
             raise Unencodable(payloads[0], str(error)) from error
 
     def row_ends(self, data: bytes) -> list[int]:

@@ -139,7 +139,7 @@ class FileSink(Sink):
         if problem := unwritable(self._path):
             raise self._error(*problem)
         try:
-            if self.options.mode == "append" and self._size() > len(self.preamble()):  # if not, it may be a torn one
+            if self.options.mode == "append" and self._path.exists():
                 self.check_others()
         except OSError as error:
             raise self._failed("read", error) from error

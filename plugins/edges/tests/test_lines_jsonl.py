@@ -413,3 +413,19 @@ def test_columns_are_written_as_their_values(form: Callable[[Any], Any]) -> None
         for other in columns:
             payloads = [form(row) for row in zip(one, other, strict=True)]
             assert encode_lines(payloads) == b"".join(encode_alone(payload) + b"\n" for payload in payloads)
+
+
+def test_a_payload_that_cannot_be_shown_is_refused_like_others(tmp_path: Path) -> None:
+    """Python shows no integer of so many digits."""
+
+    async def run() -> None:
+        sink = JsonlSink(JsonlSink.Options(path=str(tmp_path / "out.jsonl")), EdgeContext("out"))
+        await sink.open()
+        try:
+            await sink.write(1, [{"n": 10**5000}])
+        finally:
+            await sink.aclose()
+
+    with pytest.raises(SinkError, match="cannot be written") as caught:
+        asyncio.run(run())
+    assert "It is a dict whose repr fails: ValueError" in caught.value.what

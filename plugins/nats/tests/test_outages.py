@@ -90,7 +90,11 @@ class Cutting(faults.Proxy):
         return await super()._reach()
 
 
-def test_a_process_comes_in_though_its_first_connections_break(server: NatsServer, job: Any) -> None:
+def test_a_process_comes_in_though_its_first_connections_break(
+    server: NatsServer, job: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flamestream_nats.connection._START_S", LIMIT_S)  # as long as a busy machine takes
+
     async def run() -> None:
         async with Cutting(server.url.removeprefix("nats://")) as proxy, job(f"nats://{proxy.location}") as made:
             async with asyncio.timeout(LIMIT_S):

@@ -454,7 +454,7 @@ class Timed(Stream[T]):
 
         def inside(entered: Stream[Any]) -> Any:
             found: Any = body(self._next(entered, STAMPED))
-            if not (isinstance(found, tuple) and all(isinstance(each, Stream) for each in found)):
+            if not (isinstance(found, tuple) and len(found) == 2 and all(isinstance(each, Stream) for each in found)):
                 return found  # refused
             for each in found:
                 if not isinstance(each, Timed):

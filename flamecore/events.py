@@ -74,7 +74,7 @@ CERTIFICATES_REFUSED: Final = "certificates.refused"
 NODE_REFUSED: Final = "node.refused"
 """A process that wanted to join a job was turned away; the job goes on. A warning. Keys: `job`, `node`, `why`."""
 
-NODE_GIVEN_UP: Final = "node.given_up"
+NODE_ABANDONED: Final = "node.abandoned"
 """A process has not ended its parts in time after a fault, and the job goes on without it. One that was started
 elsewhere comes back when it has. A warning. Keys: `job`, `node`, `limit_s`."""
 
@@ -141,7 +141,7 @@ ALL: Final = frozenset(
         CERTIFICATES_REPLACED,
         CALLS_WASTED,
         NODES_AWAITED,
-        NODE_GIVEN_UP,
+        NODE_ABANDONED,
         CERTIFICATES_REFUSED,
     }
 )

@@ -144,5 +144,5 @@ def test_a_worker_that_is_slow_to_end_its_parts_is_taken_back(joined: Joined) ->
         victim.kill()
         joined.worker("w2")
         assert words.finish(run) == 0, run.said()
-    assert "event=node.given_up" in run.said()
+    assert "event=node.abandoned" in run.said()
     words.check()

@@ -393,7 +393,7 @@ class NodeManager:
 
     def give_up(self, name: str, limit_s: float) -> None:
         """Declare a node dead that has not halted in time."""
-        logger().warning(log.NODE_GIVEN_UP, job=self._job, node=name, limit_s=limit_s)
+        logger().warning(log.NODE_ABANDONED, job=self._job, node=name, limit_s=limit_s)
         if self.bootstrap is None and (node := self.members.nodes.get(name)) is not None:
             self._slow[self.members.addresses[name]] = (node, self.context.code)
         self.declare_dead(name)

@@ -103,7 +103,7 @@ def test_a_node_started_elsewhere_that_is_slow_to_halt_comes_back() -> None:
     nodes, sent = joined_elsewhere()
     with capture_logs() as logs:
         nodes.give_up("a", 5.0)
-    assert [(log["event"], log["node"], log["limit_s"]) for log in logs] == [(events.NODE_GIVEN_UP, "a", 5.0)]
+    assert [(log["event"], log["node"], log["limit_s"]) for log in logs] == [(events.NODE_ABANDONED, "a", 5.0)]
     assert nodes.members.named("worker") == ["b"]
     nodes.answer_stray("node/a.1", NodeReport("a", {}))
     assert sent == [], "it is still about to end its parts"

@@ -211,7 +211,8 @@ def test_the_hint_for_values_that_their_column_cannot_hold_works(
 def test_values_that_no_type_holds_are_to_be_mapped(spark: Any, total: decimal.Decimal) -> None:
     flow = through(Event, Renamed, lambda event: Renamed(event.at, total))
     with pytest.raises(
-        SinkError, match=r"column 'total' is a decimal.*\n  Map the payload before the sink, or declare"
+        SinkError,
+        match=r"column 'total' is a decimal.*\n    It is Renamed.*\n  Map the payload before the sink, or declare",
     ):
         flamestream_spark.run(flow, events=spark.sql(EVENTS), order_by="n")
 

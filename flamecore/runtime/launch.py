@@ -17,7 +17,7 @@ from flamecore.abc.config import HERE, JobConfig
 from flamecore.abc.transport import SUPERVISOR, TransportContext
 from flamecore.errors import ConfigError
 from flamecore.model.flow import FlowGraph
-from flamecore.runtime.cluster.placement import TOKEN, check_findable, refusals
+from flamecore.runtime.cluster.placement import TOKEN, check_findable, refusals, too_many_workers
 from flamecore.runtime.config import defaults
 from flamecore.runtime.config.job_spec import JobSpec
 from flamecore.runtime.config.layers import from_program
@@ -63,7 +63,10 @@ def job_of(spec: JobSpec) -> AnyJob:
     spec.problems.raise_first()
     context = TransportContext(job=spec.name, node=SUPERVISOR, token=os.environ.get(TOKEN, ""))
     transport = spec.transport(context)
-    if not spec.given:
+    if spec.given:
+        spec.problems.extend(too_many_workers(spec.config))
+        spec.problems.raise_first()
+    else:
         spec.problems.extend(refusals(spec.config, transport, spec.store(), os.environ))
         if spec.has_host:
             spec.problems.extend(spec.host().problems())

@@ -48,6 +48,16 @@ def placed(
     }
 
 
+def too_many_workers(config: JobConfig) -> Iterator[ConfigError]:
+    """Yield the reason to refuse a start on as many workers as are configured, if there is one."""
+    if config.job.workers > KEY_GROUPS:
+        yield ConfigError(
+            f"job.workers is {config.job.workers}, and {KEY_GROUPS} key groups are shared out among workers",
+            hint=f"Use {KEY_GROUPS} at most.",
+            path="job.workers",
+        )
+
+
 def refusals(
     config: JobConfig, transport: Transport, store: Store | None, environ: Mapping[str, str]
 ) -> Iterator[ConfigError]:
@@ -59,12 +69,7 @@ def refusals(
         store: The store of state, if there is one; not open.
         environ: The environment of the supervisor.
     """
-    if config.job.workers > KEY_GROUPS:
-        yield ConfigError(
-            f"job.workers is {config.job.workers}, and {KEY_GROUPS} key groups are shared out among workers",
-            hint=f"Use {KEY_GROUPS} at most.",
-            path="job.workers",
-        )
+    yield from too_many_workers(config)
     on = config.deploy.on
     if on != HERE and store is not None and not (store.capabilities.durable or store.capabilities.shared):
         yield ConfigError(

@@ -144,6 +144,14 @@ def test_overrides_reach_a_flow_beside_a_running_loop() -> None:
     assert Keeper.written == COUNTED
 
 
+def test_more_workers_than_key_groups_are_refused() -> None:
+    flow = fc.Flow("small")
+    flow.source("numbers", int).sink("out")
+    with pytest.raises(ConfigError, match=r"job\.workers is 1000, and 128 key groups") as caught:
+        flow.run({"numbers": [1]}, workers=1000)
+    assert caught.value.hint == "Use 128 at most."
+
+
 def test_unknown_inputs_are_refused() -> None:
     with pytest.raises(UnknownKeyError) as caught:
         words().run({"lnes": []})

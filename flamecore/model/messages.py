@@ -5,6 +5,7 @@ The codec carries them, and nothing else, between processes.
 worker  --Items-->     worker     items of a hand-over, and the acks the receiver owes for them
 worker  --Busy-->      worker     its load, for workers that deal out items
 worker  --Report-->    acker      hand-overs sent and received, and the promises of fronts
+worker  --Patient-->   acker      whether nothing there waits for minimum times
 acker   --MinTimes-->  worker     the minimum times of segments
 worker  --Released-->  rear       released items, complete up to a time
 rear    --Delivered--> worker     the time up to which the sink has stored all: credit for its fronts
@@ -61,6 +62,15 @@ class Report(NamedTuple):
     at_rest: bool = False
 
 
+class Patient(NamedTuple):
+    """Worker to tracker: whether nothing at the worker waits for minimum times from now on.
+
+    Without a word something may wait.
+    """
+
+    patient: bool
+
+
 class MinTimes(NamedTuple):
     """A tracker's news: its part of the minimum time of each segment.
 
@@ -98,10 +108,14 @@ class Items(NamedTuple):
     `acks` holds one number for each segment among them, under the lowest time of its items: none of them is done before
     all are, so a number for each time would add nothing. The sender has reported it; the receiver reports it again
     once it has processed all items *and* reported and sent all their outputs.
+
+    `until` is the time below which the sender has sent all items of vertices that get items from no other worker; None:
+    it says nothing of that.
     """
 
     pieces: list[Piece]
     acks: tuple[Ack, ...]
+    until: int | None = None
 
 
 class Released(NamedTuple):
@@ -109,6 +123,11 @@ class Released(NamedTuple):
 
     `orders` and `payloads` are those of the items, in meta order. `failures` are records that end the job at their
     place in the order.
+
+    `heard` is the time below which it has heard of all such failures of records whose fronts it hosts; None: `time`. It
+    may be less, since other workers may still work on what they have of these records. `away` are the times of failures
+    that it has sent to hosts of fronts, with these workers, before its own time passes them. A rear passes none of them
+    before its host has heard of it.
     """
 
     worker: int
@@ -116,6 +135,8 @@ class Released(NamedTuple):
     orders: Orders
     payloads: Sequence[object]
     failures: Sequence[tuple[bytes, Failure]]
+    heard: int | None = None
+    away: tuple[tuple[int, int], ...] = ()
 
     @property
     def items(self) -> list[tuple[bytes, object]]:

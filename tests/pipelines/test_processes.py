@@ -135,6 +135,19 @@ FAILING = """
 """
 
 
+FAILING_AT_A_KEY = """
+    import flamecore as fc
+
+
+    def added(total: int, line: str) -> int:
+        return total + 10 // int(line)
+
+
+    flow = fc.Flow("failing at a key")
+    flow.source("lines", str).key_by(lambda line: line).fold(0, added).sink("out")
+"""
+
+
 @pytest.fixture
 def over(over: list[str]) -> list[str]:
     """Return the settings that choose a transport, as options of the command."""
@@ -280,6 +293,21 @@ def test_a_failing_function_ends_the_job_with_its_record(tmp_path: Path, over: l
     assert ended.stdout == "10\n2\n"
     assert "ZeroDivisionError" in ended.stderr
     assert "lines.txt line 3" in ended.stderr
+
+
+def test_a_failure_on_the_owner_of_a_key_ends_the_job_at_its_record(tmp_path: Path, over: list[str]) -> None:
+    """The worker that reads the file has outputs of later lines by then, and opens its own part of the sink itself."""
+    app = write(tmp_path, "app.py", FAILING_AT_A_KEY)
+    numbers = [*range(1, 1500), 0, *range(1, 1500)]
+    lines = write(tmp_path, "lines.txt", "".join(f"{number}\n" for number in numbers))
+    source = ["--source", "lines=lines", "--set", f"source.lines.path={lines}", "--sink", "out=stdout", "-q"]
+    wanted = run("run", app, *source)
+    assert (wanted.returncode, wanted.stdout.count("\n")) == (1, 1499), wanted.stderr
+    for workers in (2, 3):
+        several = run("run", app, *source, *over, "-w", str(workers))
+        assert several.returncode == 1
+        assert "lines.txt line 1500" in several.stderr
+        assert several.stdout == wanted.stdout
 
 
 @pytest.mark.parametrize(

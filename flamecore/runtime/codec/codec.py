@@ -40,11 +40,14 @@ _SPELLED_OUT: Final = 4096
 """Most orders that are spelled out without a charge to the budget."""
 
 _encode: Final = msgspec.msgpack.Encoder().encode
-_items_head: Final = msgspec.msgpack.Decoder(tuple[tuple[Ack, ...], list[tuple[int, int, bool, Note]]]).decode
+_items_head: Final = msgspec.msgpack.Decoder(
+    tuple[tuple[Ack, ...], list[tuple[int, int, bool, Note]], int | None]
+).decode
 _told: Final = {kind: _encode([[], [lay.TOLD, NAMES[kind]]]) for kind in (Report, MinTimes, Delivered)}
 """The most frequent messages. They carry no payloads, so their own hints are enough to decode them."""
 _tellers: Final = {NAMES[kind]: msgspec.msgpack.Decoder(kind).decode for kind in _told}
-_released_head: Final = msgspec.msgpack.Decoder(tuple[int, int, Note, list[bytes]]).decode
+_ReleasedHead = tuple[int, int, Note, list[bytes], int | None, tuple[tuple[int, int], ...]]
+_released_head: Final = msgspec.msgpack.Decoder(_ReleasedHead).decode
 
 
 # Not pickle: bytes from a network or a store could run code. Not MessagePack of the values as they are, which is
@@ -171,7 +174,7 @@ class Codec:
 
     def _items(self, message: Items) -> bytes:
         pieces = message.pieces
-        head = _encode((message.acks, [(*piece[:3], pack(piece[3])) for piece in pieces]))
+        head = _encode((message.acks, [(*piece[:3], pack(piece[3])) for piece in pieces], message.until))
         # All payloads of a message in one column, whatever pieces they are of: types are checked,
         # and written, once.
         payloads = concat([piece[4] for piece in pieces])
@@ -190,10 +193,10 @@ class Codec:
             raise self._at_vertex(message, error) from error
 
     def _released(self, message: Released) -> bytes:
-        worker, time, orders, payloads, failures = message
+        worker, time, orders, payloads, failures, heard, away = message
         writer = Writer(self._types) if len(payloads) < 2 else BatchWriter(self._types)
         failing, failed = zip(*failures, strict=True) if failures else ((), ())
-        head = _encode((worker, time, pack(orders), failing))
+        head = _encode((worker, time, pack(orders), failing, heard, away))
         writer.columns.append(head)
         if len(payloads) > _SPELLED_OUT:
             writer.spend(_spelled_out([(0, 0, True, orders)]) + len(head))
@@ -307,7 +310,7 @@ def _spelled_out(pieces: Iterable[Sequence[object]]) -> int:
 
 def _items_reader(read: Read) -> Callable[[ByteCursor], Items]:
     def read_items(cursor: ByteCursor) -> Items:
-        acks, heads = _items_head(cursor.head())
+        acks, heads, until = _items_head(cursor.head())
         pieces = [(*head[:3], unpack(head[3])) for head in heads]
         counts = [len(orders) for _, _, _, orders in pieces]
         count = sum(counts)
@@ -319,14 +322,14 @@ def _items_reader(read: Read) -> Callable[[ByteCursor], Items]:
         parts = [payloads]
         if len(pieces) != 1:
             parts = [payloads[start:end] for start, end in pairwise(accumulate(counts, initial=0))]
-        return Items([(*piece, part) for piece, part in zip(pieces, parts, strict=True)], acks)
+        return Items([(*piece, part) for piece, part in zip(pieces, parts, strict=True)], acks, until)
 
     return read_items
 
 
 def _released_reader(read: Read, read_failures: Read) -> Callable[[ByteCursor], Released]:
     def read_released(cursor: ByteCursor) -> Released:
-        worker, time, note, failing = _released_head(cursor.head())
+        worker, time, note, failing, heard, away = _released_head(cursor.head())
         orders = unpack(note)
         if len(orders) > _SPELLED_OUT:
             cursor.spend(_spelled_out([(0, 0, True, orders)]))
@@ -335,6 +338,6 @@ def _released_reader(read: Read, read_failures: Read) -> Callable[[ByteCursor], 
             raise ValueError(f"{len(orders)} orders for {len(payloads)} payloads")
         failed = read_failures(cursor, len(failing))
         failures = [(order, _failure(value)) for order, value in zip(failing, failed, strict=True)]
-        return Released(worker, time, orders, payloads, failures)
+        return Released(worker, time, orders, payloads, failures, heard, away)
 
     return read_released

@@ -34,6 +34,7 @@ NAMES: Final[Mapping[type, str]] = {
     messages.Released: "Released",
     messages.Busy: "Busy",
     messages.FrontEnded: "FrontEnded",
+    messages.Patient: "Patient",
     messages.Found: "Found",
     messages.FoundNothing: "FoundNothing",
     messages.Searched: "Searched",

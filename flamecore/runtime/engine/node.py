@@ -306,6 +306,8 @@ class Node:
                 held = await deadline.call(sink.open(), "open")
                 partition = PartitionTask(name, sink, held, worker_task.sender, deadline)
                 worker_task.partitions[partition.rear] = partition
+                if worker_task.worker.own_times is not None:
+                    worker_task.worker.own_times.leave_out(name)
 
     async def add_rear(self, name: str, sink: Sink, delivered_up_to: int, stored: Callable[[str, int], None]) -> None:
         """Add one of the rears, after the workers, if any.
@@ -382,6 +384,8 @@ class Node:
 
     async def _end(self) -> list[BaseException]:
         """End all parts, and close the partitions; return the errors of sinks."""
+        for tracker in self.trackers:
+            tracker.aclose()
         errors = await self._tasks.end(self.workers, self.rears)
         for worker_task in self.workers:
             partitions, worker_task.partitions = worker_task.partitions, {}

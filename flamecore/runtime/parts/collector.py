@@ -100,12 +100,19 @@ class Collector:
         # never a sort of what has been merged before.
         self._pending: list[deque[Columns]] = [deque() for _ in range(workers)]
         self._failures: list[tuple[bytes, Failure]] = []
+        self._heard = [MIN_TIME] * workers
+        self._away: list[tuple[int, int]] = []  # (time, worker) of failures that the worker has not heard of
 
     def receive(self, message: Released) -> Complete | None:
         """Add one release; return the delivery that it completes, or None."""
         self._through[message.worker] = message.time
         self._failures += message.failures
+        self._heard[message.worker] = message.time if message.heard is None else message.heard
         time = min(self._through)
+        if self._away or message.away:
+            away = [*self._away, *message.away]
+            self._away = [(failed, host) for failed, host in away if self._heard[host] <= failed]
+            time = min([time, *[failed for failed, _ in self._away]])
         orders, payloads = message.orders, message.payloads
         if not self.barrier:
             self.time = max(self.time, time)

@@ -15,6 +15,7 @@ from flamecore.model.meta import MIN_TIME
 from flamecore.model.plan import DEAD_LETTERS, Plan
 from flamecore.runtime.operators.compiler import Compiled
 from flamecore.runtime.parts.failures import Failures
+from flamecore.runtime.parts.own_times import OwnTimes
 
 
 class Egress:
@@ -27,6 +28,7 @@ class Egress:
         compiled: The worker's barriers and outlets.
         failures: Its failures.
         encoders: Encoders of payloads, for sinks that have one.
+        own: The times that the worker knows by itself; None: it waits for the ackers.
 
     Attributes:
         opens: The segment of each rear.
@@ -41,6 +43,7 @@ class Egress:
         compiled: Compiled,
         failures: Failures,
         encoders: Mapping[str, Encode],
+        own: OwnTimes | None = None,
     ) -> None:
         segments = plan.segments
         self.opens = {sink.name: segments.of[sink.index] for sink in plan.graph.sinks}
@@ -48,6 +51,8 @@ class Egress:
             self.opens[DEAD_LETTERS] = segments.last
         self.released = {rear: min(listener.min_time(segment), 0) for rear, segment in self.opens.items()}
         self._index = index
+        self._heard = dict(self.released)
+        self._own = own
         self._listener = listener
         self._barriers = compiled.barriers
         self._outlets = compiled.outlets
@@ -66,13 +71,19 @@ class Egress:
         if ending is not None:  # a sink may take long to reach the failed record
             out.append((CONTROL, Failing(ending)))
         # Each sink opens by its own segment: one on a short branch does not wait for a long one.
+        # While it holds a failure, it does not go ahead of the ackers: it may be that of the next record. Those that it
+        # has not heard of are left to the rears.
+        own = self._own if self._failures.is_empty else None
         for rear, segment in self.opens.items():
-            time = min_time(segment)
+            time = heard = min_time(segment)
+            if own is not None:
+                time = max(time, own.at_sink(rear))
             outlet = self._outlets.get(rear)  # outlets exist only without the barrier
             if time > self.released[rear]:
                 self.released[rear] = time
-            elif not outlet:
+            elif not outlet and not (self._failures.may_end and heard > self._heard[rear]):
                 continue
+            time, self._heard[rear] = self.released[rear], heard
             if rear == DEAD_LETTERS:
                 columns = _columns(letters)
             elif outlet is None:
@@ -80,14 +91,16 @@ class Egress:
             else:
                 columns = _columns(outlet)
                 outlet.clear()
-            out.append((f"rear/{rear}", self._released_to(rear, time, columns)))
+            out.append((f"rear/{rear}", self._released_to(rear, time, heard, columns)))
 
-    def _released_to(self, rear: str, time: int, columns: Columns) -> Released:
+    def _released_to(self, rear: str, time: int, heard: int, columns: Columns) -> Released:
         orders, payloads = columns
         encode = self._encoders.get(rear)
         # Outputs behind a record that ends the job are cut off where they are stored: not all workers hear of it.
         fatal = self._failures.for_rear(rear)
-        return Released(self._index, time, orders, payloads if encode is None else encode(payloads), fatal)
+        payloads = payloads if encode is None else encode(payloads)
+        away = self._failures.away_from(rear)
+        return Released(self._index, time, orders, payloads, fatal, None if heard == time else heard, away)
 
     def note(self, word: Delivered) -> None:
         """Note how far a rear has stored outputs."""

@@ -19,7 +19,7 @@ from flamecore.abc.operator import Fail, Step
 from flamecore.errors import FlameError
 from flamecore.model.failure import Cause, Failure, FlowMistake, describe, shorten_repr, user_frames, user_traceback
 from flamecore.model.hashing import check_key
-from flamecore.model.meta import MIN_FRONT, GlobalTime
+from flamecore.model.meta import MIN_FRONT, GlobalTime, decode_time
 from flamecore.model.ordered import Due
 from flamecore.model.plan import DEAD_LETTERS, Plan
 from flamecore.model.settings import JobSettings
@@ -41,12 +41,14 @@ class Failures:
             of these hand-overs.
         passed: Number of records that user functions have failed on without ending the job.
         first_passed: The earliest of them, by its time, in words.
+        may_end: Whether one has come, here or from another worker, that ends the job unless it is taken back.
     """
 
     def __init__(self, plan: Plan, fronts: Mapping[int, Front]) -> None:
         self.segments = (*plan.segments.of, plan.segments.last)
         self.passed = 0
         self.first_passed: dict[int, str] = {}
+        self.may_end = False
         self._first = len(plan.graph.vertices)  # the index of a vertex's failures that end the job is so much greater
         self._last = 2 * self._first  # that of all others
         self._plan = plan
@@ -54,6 +56,7 @@ class Failures:
         self._sources = {source.name: source for source in plan.graph.sources}
         self._barriers: dict[int, Barrier] = {}  # by index; only where something has failed
         self._ending: dict[str, list[tuple[bytes, Failure]]] = {}  # for each rear, what it has not been told
+        self._away: dict[str, list[tuple[int, int]]] = {}  # the same, of failures that others hold
 
     def arrivals(self) -> Iterator[tuple[int, Step]]:
         """Yield each index of failures, and the step that takes them.
@@ -77,6 +80,7 @@ class Failures:
 
     def hold(self, index: int, order: bytes, trace: int, alive: bool, failure: Failure) -> None:
         """Hold a failure of a record whose front is hosted here, or take one back."""
+        self.may_end |= index != self._last
         if index not in self._barriers:
             # Made by the first failure: most jobs have none, and would look at an empty barrier of
             # each operation in every flush.
@@ -118,6 +122,19 @@ class Failures:
         They were released since the last call.
         """
         return sorted(self._ending.pop(rear, ()), key=itemgetter(0)) if self._ending else []
+
+    def note_away(self, index: int, order: bytes, host: int) -> None:
+        """Note a failure that this worker sends to the host of the record's front."""
+        if index != self._last:
+            for rear in self._rears_behind(self._plan.graph.vertices[index - self._first]):
+                self._away.setdefault(rear, []).append((decode_time(order), host))
+
+    def away_from(self, rear: str) -> tuple[tuple[int, int], ...]:
+        """Take out the times of failures that other workers hold, and these workers, for one rear.
+
+        They were noted since the last call.
+        """
+        return tuple(self._away.pop(rear, ())) if self._away else ()
 
     def _rears_behind(self, vertex: Vertex) -> list[str]:
         """Return the rears that outputs of a vertex reach; all get dead letters."""
@@ -214,6 +231,8 @@ class FailureWays:
             self._held.hold(index, order, trace, alive, failure)
         else:
             self._outboxes[host].put(index, order, trace, alive, failure)
+            if alive:
+                self._held.note_away(index, order, host)
 
 
 def failure_of(

@@ -9,11 +9,12 @@ from collections.abc import Iterable, Sequence
 from random import Random
 
 from flamecore.abc.acker import Reporter
-from flamecore.model.messages import Ack, Items, Outgoing
-from flamecore.model.meta import decode_time
+from flamecore.model.messages import Ack, Items, Outgoing, Patient
+from flamecore.model.meta import MIN_TIME, decode_time
 from flamecore.runtime.operators.agenda import Agenda
 from flamecore.runtime.operators.exchange import Outbox
 from flamecore.runtime.operators.reorder import ReorderBuffer
+from flamecore.runtime.parts.own_times import OwnTimes
 
 
 class HandOvers:
@@ -25,6 +26,7 @@ class HandOvers:
         outboxes: The outbox of each worker, its own too.
         segment_of: Segment of the hand-overs under each index.
         opening: Number of the front that stands for the worker until its first flush; None: there is none.
+        own: The times that the worker knows without the ackers; None: it knows none.
 
     Attributes:
         owed: Acks of received items, which are reported once all that came of these has been handed over.
@@ -38,6 +40,7 @@ class HandOvers:
         outboxes: Sequence[Outbox],
         segment_of: Sequence[int],
         opening: int | None,
+        own: OwnTimes | None = None,
     ) -> None:
         self.owed: list[Ack] = []
         self.waiting: dict[int, Ack] = {}
@@ -46,21 +49,29 @@ class HandOvers:
         self._outboxes = outboxes
         self._segment_of = segment_of
         self._opening = opening
+        self._own = own
+        self._until = MIN_TIME  # as the others were told
+        self._patient: set[int] = set()  # trackers that were told that nothing waits
         self._at_rest = False
 
-    def flush(self, out: Outgoing, now: float, *, at_rest: bool) -> None:
+    def flush(self, out: Outgoing, now: float, *, at_rest: bool, patient: bool = False) -> None:
         """Append the contents of the outboxes, and the reports, to the messages to send.
 
         Args:
             out: The messages.
             now: Time of a monotonic clock, in seconds.
-            at_rest: Whether nothing waits here for a minimum time.
+            at_rest: Whether nothing waits here for the minimum time of a segment that feeds another.
+            patient: Whether nothing waits here for any.
         """
         reporter = self._reporter
         if len(self._outboxes) > 1:
+            own, until = self._own, None
+            if own is not None and own.until > self._until:
+                until = self._until = own.until
             for target, outbox in enumerate(self._outboxes):
-                if outbox:
-                    out.append((f"worker/{target}", self._pack(outbox)))
+                told = until if own is not None and target in own.others else None
+                if outbox or told is not None:
+                    out.append((f"worker/{target}", self._pack(outbox, told)))
         # Only now: had an item been acknowledged before its outputs were handed over, the minimum time could pass
         # items that are on their way.
         for ack in self.owed:
@@ -73,13 +84,13 @@ class HandOvers:
             self._at_rest = at_rest
             reporter.rest(at_rest)
         for tracker, report in reporter.flush(now):
+            if patient is not (tracker in self._patient):
+                (self._patient.add if patient else self._patient.discard)(tracker)
+                out.append((f"acker/{tracker}", Patient(patient)))
             out.append((f"acker/{tracker}", report))
 
-    def _pack(self, outbox: Outbox) -> Items:
-        """Empty an outbox into a message with one ack for each segment.
-
-        The ack has the lowest time of the segment's items.
-        """
+    def _pack(self, outbox: Outbox, until: int | None) -> Items:
+        """Empty an outbox into a message with one ack for each segment, which has the lowest time of its items."""
         pieces = outbox.take()
         lowest: dict[int, bytes] = {}
         # One number for all items of a segment, under the lowest time: they are processed together,
@@ -92,7 +103,7 @@ class HandOvers:
         acks = tuple(Ack(segment, decode_time(order), getrandbits(64)) for segment, order in sorted(lowest.items()))
         for ack in acks:
             self._reporter.ack(*ack)
-        return Items(pieces, acks)
+        return Items(pieces, acks, until)
 
     def hold(self, buffers: Iterable[ReorderBuffer | Agenda]) -> None:
         """Report items that wait in buffers: an ack for each segment, of the lowest time."""

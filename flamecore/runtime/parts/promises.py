@@ -7,10 +7,14 @@ they are stored at all, and until the records before it have run.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from flamecore.abc.acker import Reporter
 from flamecore.runtime.parts.front_merge import FrontMerge
 from flamecore.runtime.state.journal import GivenTimes
+
+NO_MORE: Final = 1 << 64
+"""Promise of a front that has ended, above all times."""
 
 
 class Promises:
@@ -22,10 +26,12 @@ class Promises:
 
     Attributes:
         given_times: Given times that are not stored yet.
+        made: For each front that has promised anything, the last time that was reported; `NO_MORE` once it has ended.
     """
 
     def __init__(self, reporter: Reporter, merge_of: Mapping[int, FrontMerge]) -> None:
         self.given_times: list[GivenTimes] = []
+        self.made: dict[int, int] = {}
         self._reporter = reporter
         self._merge_of = merge_of
         self._merges = tuple(dict.fromkeys(merge_of.values()))
@@ -66,7 +72,11 @@ class Promises:
             self._held[number] = time
             self._changed[number] = None
         else:
-            self._reporter.heartbeat(number, time)
+            self._report(number, time)
+
+    def _report(self, number: int, time: int) -> None:
+        self.made[number] = time
+        self._reporter.heartbeat(number, time)
 
     # Not with each batch: it waits with those of all other fronts, and its promise would be that of its first record,
     # which has been made already, and once more when it runs.
@@ -85,10 +95,10 @@ class Promises:
             # cannot go back.
             first = self._merge_of[number].first_time(number)
             if first is not None and first < time:
-                self._reporter.heartbeat(number, first)
+                self._report(number, first)
                 continue
             del self._held[number]
-            self._reporter.heartbeat(number, time)
+            self._report(number, time)
             if number in self._closing:
                 self.end(number, self._closing[number])
 
@@ -107,4 +117,5 @@ class Promises:
         self._closing.pop(number, None)
         if last is not None:
             self._reporter.heartbeat(number, last)
+        self.made[number] = NO_MORE
         self._reporter.unregister(number)

@@ -10,9 +10,12 @@ from typing import Final
 from flamecore.abc.acker import Listener
 from flamecore.model.meta import MIN_FRONT, MIN_TIME, encode_time
 from flamecore.model.segments import Segments
+from flamecore.runtime.operators.agenda import Agenda
 from flamecore.runtime.operators.compiler import Compiled
 from flamecore.runtime.operators.ordered import OrderedBuffer
+from flamecore.runtime.operators.reorder import ReorderBuffer
 from flamecore.runtime.parts.ingress import Ingress
+from flamecore.runtime.parts.own_times import OwnTimes
 from flamecore.runtime.state.journal import GivenTimes
 
 _STEP_ITEMS: Final = 65_536
@@ -26,6 +29,7 @@ class Schedule:
         compiled: Its operations, with the items that wait before them.
         segments: Segments of the graph.
         listener: Minimum times, from the news of the ackers.
+        own: The times that the worker knows by itself; None: it waits for the ackers.
 
     Attributes:
         step_items: Approximate number of waiting items that run in one step; the rest is due at once.
@@ -34,7 +38,14 @@ class Schedule:
         told: By segment, the last time that operators were told.
     """
 
-    def __init__(self, ingress: Ingress, compiled: Compiled, segments: Segments, listener: Listener) -> None:
+    def __init__(
+        self,
+        ingress: Ingress,
+        compiled: Compiled,
+        segments: Segments,
+        listener: Listener,
+        own: OwnTimes | None = None,
+    ) -> None:
         self.step_items = _STEP_ITEMS
         self.has_steps = bool(ingress.merges or compiled.waiting)
         self.has_grown = True
@@ -43,6 +54,7 @@ class Schedule:
         self._compiled = compiled
         self._segments = segments
         self._listener = listener
+        self._own = own
         self._steps = (*ingress.merges, *compiled.waiting)
         self._drained = [(buffer, buffer.segment) for buffer in compiled.waiting if buffer.segment is not None]
         self._ordered = [buffer for buffer in compiled.waiting if isinstance(buffer, OrderedBuffer)]
@@ -56,8 +68,9 @@ class Schedule:
     def step(self) -> bool:
         """Run some waiting items that nothing can come before; return whether more could."""
         self._ingress.run_waiting(self.step_items)
+        self.learn()
         if self._knowns is None:
-            self._knowns = [self._known_at(segment) for _, segment in self._drained]
+            self._knowns = [self._known(buffer, segment) for buffer, segment in self._drained]
         for (buffer, _), known in zip(self._drained, self._knowns, strict=True):
             buffer.drain(known, self.step_items)
         for buffer in self._ordered:
@@ -71,10 +84,20 @@ class Schedule:
         for buffer in self._ordered:
             buffer.note_stored(time)
 
-    def _known_at(self, segment: int) -> bytes:
-        """Return the encoded time below which a segment's buffers get nothing more."""
+    def learn(self) -> bool:
+        """Learn how far fronts have come, by the own times; return whether one has grown."""
+        if self._own is None or not self._own.update():
+            return False
+        self.grow()
+        return True
+
+    def _known(self, buffer: ReorderBuffer | Agenda, segment: int) -> bytes:
+        """Return the encoded time below which a buffer gets nothing more."""
         # The least of all segments that lead here: an item may come from any of them.
-        return encode_time(min(map(self._listener.min_time, self._segments.inbound[segment])))
+        known = encode_time(min(map(self._listener.min_time, self._segments.inbound[segment])))
+        if self._own is not None and isinstance(buffer, ReorderBuffer):
+            return max(known, self._own.before(buffer))
+        return known
 
     def is_ready(self) -> bool:
         """Return whether another step would run items."""

@@ -28,6 +28,7 @@ from flamecore.runtime.parts.failures import Failures, FailureWays
 from flamecore.runtime.parts.front import Front
 from flamecore.runtime.parts.hand_overs import HandOvers
 from flamecore.runtime.parts.ingress import Ingress
+from flamecore.runtime.parts.own_times import OwnTimes
 from flamecore.runtime.parts.schedule import Schedule
 from flamecore.runtime.state.journal import GivenTimes
 
@@ -88,11 +89,16 @@ class Worker:
         self.ingress = Ingress(
             plan, self.fronts, self.compiled.entrances, self._failures, reporter, self.compiled.blocks
         )
-        self.schedule = Schedule(self.ingress, self.compiled, plan.segments, listener)
+        # A single worker hears of its fronts as soon as it asks.
+        self.own_times = (
+            OwnTimes(index, plan, self.ingress.promises, self.compiled.waiting) if plan.workers > 1 else None
+        )
+        self.schedule = Schedule(self.ingress, self.compiled, plan.segments, listener, self.own_times)
         entered = plan.segments.entered
         segment_of = (*entered, *self._failures.segments, *entered)
-        self._hand_overs = HandOvers(reporter, random, self.outboxes, segment_of, plan.opening_of(index))
-        self.egress = Egress(index, plan, listener, self.compiled, self._failures, encoders)
+        own, opening = self.own_times, plan.opening_of(index)
+        self._hand_overs = HandOvers(reporter, random, self.outboxes, segment_of, opening, own)
+        self.egress = Egress(index, plan, listener, self.compiled, self._failures, encoders, own)
         # Timers and marks wait for minimum times without an item, and so do barriers before the last segments.
         feeding = frozenset().union(*plan.segments.inbound)
         opens = {*self.egress.opens.values(), plan.segments.last}
@@ -161,6 +167,8 @@ class Worker:
         if kind is Items:
             arrive(message.pieces, self.compiled.arrivals, self.compiled.arriving_runs)
             self._hand_overs.owed.extend(message.acks)
+            if message.until is not None and self.own_times is not None:
+                self.own_times.note(int(sender.rpartition("/")[2]), message.until)
         elif kind is MinTimes:
             if self.listener.receive(int(sender.rpartition("/")[2]), message):
                 self.schedule.grow()
@@ -198,8 +206,18 @@ class Worker:
             # time passes them.
             hand_overs.hold(self.compiled.waiting)
             self.ingress.promises.tell()
+            if schedule.learn():  # records of merged fronts have just run: what they make does not wait for a message
+                schedule.step()
+                hand_overs.hold(self.compiled.waiting)
+        schedule.learn()
         failing = not self._failures.is_empty
-        hand_overs.flush(out, now, at_rest=self._may_rest and not hand_overs.waiting and not failing)
+        own = self.own_times
+        hand_overs.flush(
+            out,
+            now,
+            at_rest=self._may_rest and not hand_overs.waiting and not failing,
+            patient=own is not None and not self._failures.may_end and own.suffice,
+        )
         if schedule.has_grown or self.compiled.outlets or failing:
             self.egress.release(out)
         if schedule.has_grown:
@@ -290,5 +308,6 @@ class Worker:
 
     @property
     def min_time(self) -> int:
-        """Return the last segment's minimum time known here: all sinks are open below it."""
-        return self.listener.min_time(self.plan.segments.last)
+        """Return the time below which all sinks are open, as known here."""
+        # Where workers open them by themselves, the news of deliveries come before those of ackers.
+        return max(self.listener.min_time(self.plan.segments.last), self.delivered())

@@ -50,7 +50,7 @@ def _items(message: object) -> tuple[Orders, Sequence[object]]:
 def _parted_items(message: Items) -> list[Items]:
     """Split the items in the middle.
 
-    The acks go with the last message: the receiver owes them once it has processed all.
+    The acks and the time go with the last message: they hold once the receiver has processed all.
     """
     # By halves, since only the transport knows what is too much, and says so of the whole alone.
     counts = [len(piece[3]) for piece in message.pieces]
@@ -63,7 +63,7 @@ def _parted_items(message: Items) -> list[Items]:
             index, trace, alive, orders, payloads = piece
             first.append((index, trace, alive, orders[:half], payloads[:half]))
             rest: Piece = (index, trace, alive, orders[half:], payloads[half:])
-            return [Items(first, ()), Items([rest, *message.pieces[at + 1 :]], message.acks)]
+            return [Items(first, ()), Items([rest, *message.pieces[at + 1 :]], message.acks, message.until)]
         first.append(piece)
         half -= count
     raise AssertionError("half of the items are more than all")
@@ -75,13 +75,14 @@ def _parted_release(message: Released) -> list[Released]:
     The first message's time is at most the earliest time in the second. A record that ends the job goes with the first:
     nothing behind it may be delivered.
     """
-    worker, time, orders, payloads, failures = message
+    worker, time, orders, payloads, failures, heard, away = message
+    heard = time if heard is None else heard
     half = middle(orders)  # both parts stay packed
     rest = orders[half:]
     # The first part must not claim the times of the second: the collector would take these for
     # late. Packed orders ascend, and those of items without a barrier may not.
     reached = min(time, decode_time(rest[0] if isinstance(rest, PackedOrders) else min(rest)))
     return [
-        Released(worker, reached, orders[:half], payloads[:half], failures),
-        Released(worker, time, rest, payloads[half:], []),
+        Released(worker, reached, orders[:half], payloads[:half], failures, min(heard, reached), away),
+        Released(worker, time, rest, payloads[half:], [], heard),
     ]

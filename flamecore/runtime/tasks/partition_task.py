@@ -84,7 +84,8 @@ class PartitionTask:
             if count:
                 await self.writer.write(decode_time(orders[-1]) + 1, orders, payloads)
             last: Orders = [orders[-1]] if count else []
-            # Only behind the write: the rear returns credit, and says that outputs are complete.
+            # Only behind the write: the rear returns credit, and says that outputs are complete. It opens by the ackers
+            # alone (`OwnTimes.leave_out`), so there is no more to say of failures.
             word = Released(released[-1].worker, released[-1].time, last, [count] if count else [], failures)
             self._sender.send(self.rear, word)
 

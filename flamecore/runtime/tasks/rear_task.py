@@ -188,7 +188,11 @@ class RearTask:
         deadline.known, deadline.overdue = self._known, sender.fail
         self.writer = SinkWriter(collector.name, sink, deadline, collector.delivered_up_to, translate)
         self.sender = sender
-        self.door = Door(sender.endpoint.address, {Released: lambda released: 0 <= released.worker < collector.workers})
+        workers = range(collector.workers)
+        self.door = Door(
+            sender.endpoint.address,
+            {Released: lambda word: word.worker in workers and all(host in workers for _, host in word.away)},
+        )
         self._counted = isinstance(sink, PartitionedSink)  # payloads are numbers of outputs
         self.count = 0
         self.reached = collector.delivered_up_to

@@ -25,7 +25,7 @@ from flamecore.model.clock import STOPWATCH, ClockName
 from flamecore.model.failure import Failure
 from flamecore.model.graph import Graph
 from flamecore.model.item import DataItem
-from flamecore.model.messages import CONTROL, Busy, Delivered, Items, Released, Report
+from flamecore.model.messages import CONTROL, Busy, Delivered, Items, Patient, Released, Report
 from flamecore.model.meta import FrontId
 from flamecore.model.plan import Plan
 from flamecore.model.settings import JobSettings, OnError
@@ -306,6 +306,8 @@ class Simulation:
             if not more or self.random.random() < 0.7:  # a worker may take several messages before it sends
                 self.flush(to)
         elif to in self.trackers:
+            if type(message) is Patient:  # it would get the latest of several news
+                return
             assert type(message) is Report
             for news in self.trackers[to].receive(message):
                 for subscriber in self.trackers[to].subscribers:

@@ -74,7 +74,7 @@ def nested(kind: int, depth: int) -> Any:
 
 def items(node: Any, count: int, note: list[Any], *columns: bytes) -> bytes:
     """Bytes of a hand-over of as many payloads, with one note of their orders."""
-    return claimed([lay.ITEMS, node], encode([[], [[0, 0, True, note]]]), *columns)
+    return claimed([lay.ITEMS, node], encode([[], [[0, 0, True, note]], None]), *columns)
 
 
 NILS = b"\xc0"

@@ -22,7 +22,18 @@ from hypothesis import strategies as st
 
 from flamecore.errors import CodecError
 from flamecore.model.failure import Cause, Failure
-from flamecore.model.messages import Ack, Delivered, Failing, FrontEnded, Items, MinTimes, Reached, Released, Report
+from flamecore.model.messages import (
+    Ack,
+    Delivered,
+    Failing,
+    FrontEnded,
+    Items,
+    MinTimes,
+    Patient,
+    Reached,
+    Released,
+    Report,
+)
 from flamecore.model.meta import GlobalTime
 from flamecore.runtime.codec.codec import Codec
 
@@ -414,8 +425,11 @@ def test_equal_sets_have_equal_codes(value: set[Any]) -> None:
             (Ack(0, -5, 2**64 - 1),),
         ),
         Items([], ()),
+        Items([], (), -(2**63)),
+        Patient(True),
         Items([(1, number, True, [bytes([number])] * 9, [Point(number)] * 9) for number in range(50)], (Ack(0, 1, 2),)),
         Released(2, -7, [b"order"], [{"a": 1}], [(b"x", Failure(None, "map", "r", "k", Cause("why", ("frame",))))]),
+        Released(0, 9, [b"order"], ["a"], [], -(2**63), ((3, 1), (5, 0))),
         Delivered("out", 2**63 - 1),
         Delivered("out", 5, ((3, 0.25), (5, 0.0))),
         FrontEnded(3, 10),

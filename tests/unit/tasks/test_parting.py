@@ -109,6 +109,15 @@ def test_parts_of_a_release_stay_packed() -> None:
     assert [pair for part in parts for pair in items_of(part)] == items_of(whole)
 
 
+def test_what_a_worker_says_of_times_holds_with_each_part() -> None:
+    ahead = Released(0, 9, orders(2, 5), ["a", "b"], [], 4, ((3, 1),))
+    assert [(part.time, part.heard, part.away) for part in parted(ahead)] == [(6, 4, ((3, 1),)), (9, 4, ())]
+    items = Items([(1, 1, True, orders(2, 5), ["a", "b"])], ACKS, 7)
+    assert [part.until for part in parted(items)] == [None, 7]
+    level = Released(0, 9, orders(2, 5), ["a", "b"], [])
+    assert [(part.time, part.heard) for part in parted(level)] == [(6, 6), (9, 9)]
+
+
 def test_a_rear_without_a_barrier_delivers_parts_as_they_come() -> None:
     collector = Collector("out", 1, barrier=False)
     whole = Released(0, 4, orders(3, 5), ["a", "b", "c"], [])

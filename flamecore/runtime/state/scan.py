@@ -6,7 +6,7 @@ list, so they do not count. Blobs that no record or snapshot needs are garbage.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -70,16 +70,31 @@ async def scan(store: Store) -> StoreContents:
     # A running job deletes blobs that it needs no more while this reads: a listing that has gone stale is
     # no damage, so it is read again.
     for _ in range(_TRIES):
-        if (found := await _scan(store)) is not None:
+        # List all blobs before the epochs: an epoch's record is written before its other blobs.
+        written = [name for name in await store.names() if not name.startswith(BESIDE)]
+        error: CorruptError | None = None
+        found = None
+        try:
+            found = await _scan(store, written)
+        except CorruptError as caught:
+            error = caught
+        if (error is not None or (found is not None and found.damaged)) and await _is_stale(store, written):
+            continue
+        if error is not None:
+            raise error
+        if found is not None:
             return found
     what = f"store {store.name!r}: snapshots are forgotten faster than they can be read"
     raise StoreError(what, hint="Raise state.interval_s.", store=store.name, blob="")
 
 
-async def _scan(store: Store) -> StoreContents | None:
-    """Return the contents; None if an active job deleted all listed snapshots."""
-    # List all blobs before the epochs: an epoch's record is written before its other blobs.
-    written = [name for name in await store.names() if not name.startswith(BESIDE)]
+async def _is_stale(store: Store, written: Collection[str]) -> bool:
+    """Return whether one of the listed blobs has been deleted since."""
+    return not set(await store.names()).issuperset(written)
+
+
+async def _scan(store: Store, written: Sequence[str]) -> StoreContents | None:
+    """Return the contents, given the names of all blobs; None if an active job deleted all listed snapshots."""
     names = await store.names("epoch/")
     _check_recorded(store, written, names)
     if not names:

@@ -60,6 +60,19 @@ class Forgetful(Memory):
         return await super().read(name)
 
 
+class Overtaken(Memory):
+    """When snapshots are listed, another run has begun and forgotten those that were there."""
+
+    def __init__(self, now: dict[str, bytes], later: dict[str, bytes]) -> None:
+        super().__init__(None, StoreContext("counting"), now)
+        self.later = later
+
+    async def names(self, prefix: str = "") -> list[str]:
+        if prefix.startswith("commit/"):
+            self.blobs = self.later
+        return await super().names(prefix)
+
+
 @pytest.fixture(scope="module")
 def moments(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, bytes], dict[str, bytes]]:
     """Return the blobs of a job at two moments that have no snapshot in common."""
@@ -83,6 +96,16 @@ def test_blobs_deleted_meanwhile_are_no_damage(moments: tuple[dict[str, bytes], 
     assert verdict.goes_on is not None
     plan = using(Forgetful(*moments), lambda store: plan_migration(store, graph, {}))
     assert [(each.fate, each.keys) for each in plan.operations] == [("kept", 7)]
+
+
+def test_snapshots_forgotten_by_a_new_run_meanwhile_are_no_damage(
+    moments: tuple[dict[str, bytes], dict[str, bytes]],
+) -> None:
+    epoch = max(name for name in moments[0] if name.startswith("epoch/")).rpartition("/")[2]
+    assert len({name.split("/")[2] for name in moments[0] if name.startswith(f"part/{epoch}/")}) > 1
+    found = using(Overtaken(*moments), scan)
+    assert found == using(Memory(None, StoreContext("counting"), moments[1]), scan)
+    assert found.damaged == ()
 
 
 def test_missing_parts_of_an_existing_snapshot_are_damage(

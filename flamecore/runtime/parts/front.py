@@ -385,7 +385,12 @@ class Front:
         left = None if self._earlier is None else self._earlier.count
         if left is not None:
             return left
-        return self._clock.left(self._clock.at(self.next_time) if self.is_behind_end else self.next_time)
+        return self._clock.left(self.coming_time)
+
+    @property
+    def coming_time(self) -> int:
+        """Return the time of its next record."""
+        return self._clock.at(self.next_time) if self.is_behind_end else self.next_time
 
     def go_on(self) -> None:
         """Go on behind the end of the job: a front has a record there."""

@@ -183,9 +183,11 @@ class BlockRoom(Room):
 
     def _deal(self) -> None:
         """Give all credit to the fronts with the earliest blocks."""
+        # Not by the times that they promise: behind the end of a job, whose fronts have come to it at several times, the
+        # next blocks of them all begin anew.
         coming = sorted(
             [
-                (front.next_time, number)
+                (front.coming_time, number)
                 for number, front in self._fronts.items()
                 if not (front.ended or front.waits_for_others)
             ]

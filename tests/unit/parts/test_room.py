@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from flamecore.model.clock import BLOCK
+from flamecore.model.clock import BLOCK, BlockTimes, next_blocks
 from flamecore.model.meta import FrontId
 from flamecore.runtime.parts.front import Front
 from flamecore.runtime.parts.room import Room, room_of
@@ -263,3 +263,20 @@ def test_in_blocks_every_front_comes_to_its_end_in_bounded_room(seed: int) -> No
             deliver(room, some, min((each.next_time for each in some.values() if not each.ended), default=2**62))
     else:
         pytest.fail("it does not end")
+
+
+def test_behind_the_end_of_a_job_the_first_of_the_next_blocks_has_room_first() -> None:
+    """Not the front that came to the end first: what it reads waits for the block of the other."""
+    token = BLOCK.set(4)
+    try:
+        ends = {1: BlockTimes(1).time(5), 2: BlockTimes(2).time(1)}
+        assert ends[2] < ends[1]
+        begun = next_blocks(ends[1])
+        some = {
+            number: Front(FrontId("s", number), number, clock="blocks", start=end, begun=begun)
+            for number, end in ends.items()
+        }
+        room = room_of("blocks")(some, 2)
+        assert [read(room, some[2]), read(room, some[1])] == [0, 2]
+    finally:
+        BLOCK.reset(token)

@@ -183,8 +183,8 @@ class BlockRoom(Room):
 
     def _deal(self) -> None:
         """Give all credit to the fronts with the earliest blocks."""
-        # Not by the times that they promise: behind the end of a job, whose fronts have come to it at several times, the
-        # next blocks of them all begin anew.
+        # Not by the times that they promise: behind the end of a job the next blocks of all fronts begin anew, wherever
+        # each has come to the end.
         coming = sorted(
             [
                 (front.coming_time, number)

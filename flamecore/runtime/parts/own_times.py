@@ -100,9 +100,11 @@ class OwnTimes:
         waiting: Its buffers.
 
     Attributes:
-        until: The time below which it has sent all items to `others`; `MIN_TIME` if it tells nobody.
-        others: Workers that are to be told.
-        suffice: Whether nothing on the worker waits for the ackers: all opens by these times, and they may still grow.
+        until: The time below which it has sent all items of closed vertices, `NO_MORE` once all fronts before them have
+            ended. One time for all of them, the least.
+        others: Workers that are to be told: all others if it sends any, since rears wait for each.
+        suffice: Whether all that opens on the worker opens by these times, and they may still grow. Then nothing waits
+            for the ackers.
     """
 
     def __init__(
@@ -121,7 +123,7 @@ class OwnTimes:
             starts = [at[start] for start in plan.graph.predecessors(vertex)]
             if sender == worker:
                 self._sent.update(starts)
-                self.others |= closed.present[vertex] - {worker}
+                self.others = frozenset(range(plan.workers)) - {worker}
             elif sender is not None:
                 starts = []
             buffer = buffers.get(vertex.name) if vertex.stateful else None
@@ -176,10 +178,18 @@ class OwnTimes:
                 grown = True
         if grown:
             if self.others:
-                self.until = max(self.until, _known(min([behind[number] for number in self._sent])))
+                self.until = max(self.until, min([behind[number] for number in self._sent]))
             asked = self._asked
             self.suffice = asked is not None and all([MIN_TIME < into[number] < NO_MORE for number in asked])  # noqa: C419
         return grown
+
+    def opens_more(self) -> bool:
+        """Return whether items wait that nothing can come before."""
+        into = self._into
+        for buffer, number in self._at.items():
+            if (lowest := buffer.lowest) is not None and into[number] > MIN_TIME and lowest < self.before(buffer):
+                return True
+        return False
 
     def before(self, buffer: ReorderBuffer) -> bytes:
         """Return the encoded time below which a buffer gets nothing more, as far as is known."""

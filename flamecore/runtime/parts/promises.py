@@ -13,8 +13,8 @@ from flamecore.abc.acker import Reporter
 from flamecore.runtime.parts.front_merge import FrontMerge
 from flamecore.runtime.state.journal import GivenTimes
 
-NO_MORE: Final = 1 << 64
-"""Promise of a front that has ended, above all times."""
+NO_MORE: Final = (1 << 64) - 1
+"""Promise of a front that has ended, above all times. It fits into a message."""
 
 
 class Promises:

@@ -77,6 +77,7 @@ class Schedule:
             if buffer.to_store is not None:
                 self._ingress.promises.given_times.append(GivenTimes(MIN_FRONT, buffer.to_store - 1, 1))
                 buffer.to_store = None
+        self.learn()  # what has run may open the next operation
         return self.is_ready()
 
     def confirm_time(self, time: int) -> None:
@@ -84,12 +85,10 @@ class Schedule:
         for buffer in self._ordered:
             buffer.note_stored(time)
 
-    def learn(self) -> bool:
-        """Learn how far fronts have come, by the own times; return whether one has grown."""
-        if self._own is None or not self._own.update():
-            return False
-        self.grow()
-        return True
+    def learn(self) -> None:
+        """Learn how far fronts have come, by the own times."""
+        if self._own is not None and self._own.update():
+            self.grow()
 
     def _known(self, buffer: ReorderBuffer | Agenda, segment: int) -> bytes:
         """Return the encoded time below which a buffer gets nothing more."""
@@ -101,10 +100,11 @@ class Schedule:
 
     def is_ready(self) -> bool:
         """Return whether another step would run items."""
-        for each in self._steps:  # noqa: SIM110 - twice a flush, in which a generator costs more than all the rest
+        for each in self._steps:
             if each.is_ready:
                 return True
-        return False
+        # Only where times have grown since the last step. Nobody says so but the worker itself.
+        return self._knowns is None and self._own is not None and self._own.opens_more()
 
     def tell_time(self) -> None:
         """Notify the operators of each segment whose minimum time inbound has risen."""

@@ -206,9 +206,6 @@ class Worker:
             # time passes them.
             hand_overs.hold(self.compiled.waiting)
             self.ingress.promises.tell()
-            if schedule.learn():  # records of merged fronts have just run: what they make does not wait for a message
-                schedule.step()
-                hand_overs.hold(self.compiled.waiting)
         schedule.learn()
         failing = not self._failures.is_empty
         own = self.own_times

@@ -13,7 +13,10 @@ from flamecore.runtime.tasks.door import Door, anything
 from flamecore.runtime.tasks.sender import Sender
 
 _PATIENCE_S: Final = 0.01
-"""Most seconds by which news reach a worker later at which nothing waits for them: it forgets history by them."""
+"""Most seconds by which news reach a worker later at which nothing waits for them.
+
+By them it forgets history, and opens what is left behind fronts that have ended.
+"""
 
 
 class TrackerTask:
@@ -66,10 +69,9 @@ class TrackerTask:
 
     def _keep(self, news: MinTimes) -> None:
         """Keep news for the patient subscribers, and tell them in a while."""
-        if self._patient:
-            self._latest = news
-            if self._timer is None:
-                self._timer = asyncio.get_running_loop().call_later(_PATIENCE_S, self._tell_latest)
+        self._latest = news if self._patient else None
+        if self._patient and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_PATIENCE_S, self._tell_latest)
 
     def _tell_latest(self) -> None:
         self._timer = None

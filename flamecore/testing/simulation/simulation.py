@@ -25,7 +25,7 @@ from flamecore.model.clock import STOPWATCH, ClockName
 from flamecore.model.failure import Failure
 from flamecore.model.graph import Graph
 from flamecore.model.item import DataItem
-from flamecore.model.messages import CONTROL, Busy, Delivered, Items, Patient, Released, Report
+from flamecore.model.messages import CONTROL, Busy, Delivered, Items, MinTimes, Patient, Released, Report
 from flamecore.model.meta import FrontId
 from flamecore.model.plan import Plan
 from flamecore.model.settings import JobSettings, OnError
@@ -176,6 +176,8 @@ class Simulation:
         self.failures: dict[str, Failure] = {}
         self.sent: dict[str, int] = {}
         self._trace: list[Arrival] | None = [] if trace else None
+        self._patient: set[tuple[str, str]] = set()
+        self._kept: dict[tuple[str, str], MinTimes] = {}  # for each tracker and patient worker, news it has not got
 
     def run(self, max_steps: int = 1_000_000) -> SimulatedRun:
         """Run steps until the job is done.
@@ -225,6 +227,7 @@ class Simulation:
         """Return all possible next steps, in an order that depends only on the run so far."""
         ways: list[Callable[[], None]] = []
         ways.extend(partial(self.deliver, *channel) for channel, waiting in self.channels.items() if waiting)
+        ways.extend(partial(self.tell_kept, *each) for each in self._kept)
         ways.extend(
             partial(self.feed, number)
             for number in self.open_fronts
@@ -306,14 +309,28 @@ class Simulation:
             if not more or self.random.random() < 0.7:  # a worker may take several messages before it sends
                 self.flush(to)
         elif to in self.trackers:
-            if type(message) is Patient:  # it would get the latest of several news
-                return
-            assert type(message) is Report
-            for news in self.trackers[to].receive(message):
-                for subscriber in self.trackers[to].subscribers:
-                    self.send(to, subscriber, news)
+            self.track(sender, to, message)
         elif to != CONTROL:  # CONTROL is told of a record that ends the job; there is none here
             self.collect(to, message)
+
+    def track(self, worker: str, to: str, message: Any) -> None:
+        """Pass a report to a tracker, or note whether a worker waits for its news."""
+        if type(message) is Patient:
+            (self._patient.add if message.patient else self._patient.discard)((to, worker))
+            if not message.patient and (to, worker) in self._kept:
+                self.tell_kept(to, worker)
+            return
+        assert type(message) is Report
+        for news in self.trackers[to].receive(message):
+            for subscriber in self.trackers[to].subscribers:
+                if (to, subscriber) in self._patient and not news.vector:
+                    self._kept[to, subscriber] = news
+                else:
+                    self.send(to, subscriber, news)
+
+    def tell_kept(self, tracker: str, worker: str) -> None:
+        """Tell a patient worker the latest of several news."""
+        self.send(tracker, worker, self._kept.pop((tracker, worker)))
 
     def arrivals(self, worker: int, message: Items) -> Iterator[Arrival]:
         """Yield the items of a hand-over to a worker, without failures and marks."""

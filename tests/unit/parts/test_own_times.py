@@ -164,6 +164,7 @@ def test_a_worker_without_fronts_is_told_by_the_one_that_sends_it_all_items() ->
     plan = plan_of(keyed(), "a", workers=3)
     teller, told = (OwnTimes(worker, plan, Promises(Deaf(), {})) for worker in (0, 2))
     assert (teller.others, told.others) == ({1, 2}, set())
+    assert OwnTimes(0, plan_of(keyed(), "a", workers=3, owners=1), Promises(Deaf(), {})).others == {1, 2}
     told.note(0, 7)
     assert told.update()
     assert told.at_sink("out") == 7
@@ -171,6 +172,10 @@ def test_a_worker_without_fronts_is_told_by_the_one_that_sends_it_all_items() ->
     assert not told.update(), "it never goes back"
     told.note(1, 9)
     assert not told.update(), "that worker sends it nothing"
+    assert told.suffice
+    told.note(0, NO_MORE)
+    told.update()
+    assert not told.suffice, "all of that has ended, and the ackers say how far the job is"
 
 
 def test_the_times_suffice_while_all_that_opens_may_still_grow_by_them() -> None:
@@ -262,8 +267,31 @@ def test_what_merged_fronts_make_leaves_at_once() -> None:
     worker = Worker(0, plan, reporter=Deaf(), listener=SingleListener(segments, 0), random=Random(1), fronts=fronts)
     for number in (1, 2):
         worker.admit(number, Batch([1, 2, 3], range(3)), 0.0)
-    (word,) = [message for to, message in worker.flush(0.0) if to == "rear/out"]
-    assert len(word.payloads) == 6
+    words = [message for to, message in worker.flush(0.0) if to == "rear/out"]
+    assert worker.due() == 0.0
+    words += [message for to, message in worker.flush(0.0) if to == "rear/out"]
+    assert [len(word.payloads) for word in words if word.payloads] == [6]
+    assert worker.due() is None
+
+
+def test_states_in_a_row_open_one_after_the_other_without_a_message() -> None:
+    flow = fc.Flow("row")
+    stream: fc.Stream[Any] = flow.source("a", int)
+    for _ in range(4):
+        stream = stream.key_by(lambda value: value).count()
+    stream.sink("out")
+    plan = plan_of(flow, "a", owners=1, advance=False)
+    segments = len(plan.segments.inbound)
+    worker = Worker(1, plan, reporter=Deaf(), listener=SingleListener(segments, 0), random=Random(1))
+    first = next(vertex.index for vertex in plan.graph.vertices if vertex.stateful)
+    worker.receive("worker/0", Items([(first, 0, True, [at(time) for time in range(9)], [*range(9)])], (), 9))
+    found: list[Any] = []
+    for _ in range(9):
+        found += [message for to, message in worker.flush(0.0) if to == "rear/out"]
+        if worker.due() is None:
+            break
+        assert worker.due() == 0.0
+    assert [(word.time, len(word.payloads)) for word in found if word.payloads] == [(9, 9)]
 
 
 def failing() -> fc.Flow:

@@ -122,6 +122,19 @@ def test_who_waits_again_and_news_of_which_each_counts_are_served_at_once(
     assert played(story, steps=how == "steps").told[PLAIN] == [1, 2]
 
 
+def test_old_news_do_not_follow_newer_ones() -> None:
+    async def story(wire: Wire, task: TrackerTask) -> None:
+        wire.report(1)
+        await until(lambda: wire.told[PLAIN] == [1])
+        wire.reports.put_nowait(Delivery(PATIENT, Patient(False)))
+        wire.report(2)
+        await until(lambda: wire.told[PATIENT] == [1, 2])
+        wire.reports.put_nowait(Delivery(PATIENT, Patient(True)))
+        await asyncio.sleep(0.03)
+
+    assert played(story).told[PATIENT] == [1, 2]
+
+
 def test_what_fails_a_little_later_ends_the_job() -> None:
     async def story(wire: Wire, task: TrackerTask) -> None:
         wire.breaks = True

@@ -88,19 +88,29 @@ async def until(holds: Callable[[], object]) -> None:
         await asyncio.sleep(0.001)
 
 
-def test_a_patient_subscriber_gets_the_latest_of_several_news() -> None:
+def test_a_patient_subscriber_gets_the_latest_of_several_news(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracker_task, "_PATIENCE_S", 1000.0)
+
     async def story(wire: Wire, task: TrackerTask) -> None:
         for tick in range(1, 4):
             wire.report(tick)
             await until(lambda: wire.told[PLAIN][-1:] == [tick])  # noqa: B023 - asked at once
-        await until(lambda: wire.told[PATIENT])
+        assert wire.told[PATIENT] == []
+        task._tell_latest()  # as its timer does
         wire.report(4)
-        await until(lambda: len(wire.told[PATIENT]) > 1 or wire.told[PATIENT] == [4])
+        await until(lambda: wire.told[PLAIN][-1:] == [4])
 
     wire = played(story)
-    assert wire.told[PLAIN] == [1, 2, 3, 4]
-    assert wire.told[PATIENT][-1] == 4
-    assert len(wire.told[PATIENT]) < 4
+    assert wire.told == {PLAIN: [1, 2, 3, 4], PATIENT: [3]}
+
+
+def test_a_patient_subscriber_is_told_in_a_while() -> None:
+    async def story(wire: Wire, task: TrackerTask) -> None:
+        for tick in (1, 2):
+            wire.report(tick)
+            await until(lambda: wire.told[PATIENT][-1:] == [tick])  # noqa: B023 - asked at once
+
+    assert played(story).told == {PLAIN: [1, 2], PATIENT: [1, 2]}
 
 
 @pytest.mark.parametrize("how", ["impatient", "steps"])
@@ -144,11 +154,15 @@ def test_what_fails_a_little_later_ends_the_job() -> None:
     assert [type(error) for error in played(story).failed] == [OSError]
 
 
-def test_nothing_is_told_behind_the_end() -> None:
+def test_nothing_is_told_behind_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracker_task, "_PATIENCE_S", 1000.0)
+
     async def story(wire: Wire, task: TrackerTask) -> None:
         wire.report(1)
-        await until(lambda: wire.told[PLAIN])
+        await until(lambda: task._timer is not None)
+        timer = task._timer
         task.aclose()
-        await asyncio.sleep(0.03)
+        assert timer is not None
+        assert timer.cancelled()
 
     assert played(story).told[PATIENT] == []

@@ -80,13 +80,13 @@ class _Place(NamedTuple):
     Attributes:
         starts: The numbers of its predecessors, or of what is before these.
         fronts: For a source, the numbers of its fronts that the worker hosts.
-        sender: The other worker that all its items come from; None: there is none.
+        sender: Address of the other worker that all its items come from; None: there is none.
         buffer: The buffer before it.
     """
 
     starts: Sequence[int]
     fronts: Sequence[int]
-    sender: int | None
+    sender: str | None
     buffer: ReorderBuffer | None
 
 
@@ -114,7 +114,7 @@ class OwnTimes:
         self.suffice = False
         self.others: frozenset[int] = frozenset()
         self._promised = promises.made
-        self._told = [MIN_TIME] * plan.workers
+        self._told = {f"worker/{number}": MIN_TIME for number in range(plan.workers)}
         self._walk: list[_Place] = []
         self._sent: set[int] = set()  # the numbers of what is before the vertices whose items this worker sends
         closed, at = closed_in(plan), dict[Vertex, int]()
@@ -133,7 +133,8 @@ class OwnTimes:
             at[vertex] = len(self._walk)
             numbers = _fronts_of(vertex, plan) if isinstance(vertex, Source) else ()
             hosted = [number for number in numbers if plan.host_of(number) == worker]
-            self._walk.append(_Place(starts, hosted, None if sender == worker else sender, buffer))
+            told_by = None if sender in (None, worker) else f"worker/{sender}"
+            self._walk.append(_Place(starts, hosted, told_by, buffer))
         self._into = [MIN_TIME] * len(self._walk)
         self._behind = [MIN_TIME] * len(self._walk)
         self._at = {place.buffer: number for number, place in enumerate(self._walk) if place.buffer is not None}
@@ -154,9 +155,10 @@ class OwnTimes:
         self._sinks.pop(sink, None)
         self._asked = None
 
-    def note(self, sender: int, until: int) -> None:
-        """Note that another worker has sent everything below a time."""
-        self._told[sender] = max(until, self._told[sender])
+    def note(self, sender: str, until: int) -> None:
+        """Note that another worker has sent everything below a time; an address that is no worker's says nothing."""
+        if sender in self._told:
+            self._told[sender] = max(until, self._told[sender])
 
     def update(self) -> bool:
         """Compute the times anew; return whether one has grown."""
@@ -179,8 +181,9 @@ class OwnTimes:
         if grown:
             if self.others:
                 self.until = max(self.until, min([behind[number] for number in self._sent]))
-            asked = self._asked
-            self.suffice = asked is not None and all([MIN_TIME < into[number] < NO_MORE for number in asked])  # noqa: C419
+            self.suffice = self._asked is not None
+            for number in self._asked or ():
+                self.suffice = self.suffice and MIN_TIME < into[number] < NO_MORE
         return grown
 
     def opens_more(self) -> bool:

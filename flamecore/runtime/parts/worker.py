@@ -168,7 +168,7 @@ class Worker:
             arrive(message.pieces, self.compiled.arrivals, self.compiled.arriving_runs)
             self._hand_overs.owed.extend(message.acks)
             if message.until is not None and self.own_times is not None:
-                self.own_times.note(int(sender.rpartition("/")[2]), message.until)
+                self.own_times.note(sender, message.until)
         elif kind is MinTimes:
             if self.listener.receive(int(sender.rpartition("/")[2]), message):
                 self.schedule.grow()

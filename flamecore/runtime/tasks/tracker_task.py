@@ -61,7 +61,8 @@ class TrackerTask:
 
     def _change(self, subscriber: str, *, patient: bool) -> None:
         if patient:
-            self._patient.add(subscriber)
+            if subscriber in self.tracker.subscribers:
+                self._patient.add(subscriber)
             return
         self._patient.discard(subscriber)
         if self._latest is not None:

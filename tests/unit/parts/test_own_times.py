@@ -165,15 +165,16 @@ def test_a_worker_without_fronts_is_told_by_the_one_that_sends_it_all_items() ->
     teller, told = (OwnTimes(worker, plan, Promises(Deaf(), {})) for worker in (0, 2))
     assert (teller.others, told.others) == ({1, 2}, set())
     assert OwnTimes(0, plan_of(keyed(), "a", workers=3, owners=1), Promises(Deaf(), {})).others == {1, 2}
-    told.note(0, 7)
+    told.note("worker/0", 7)
     assert told.update()
     assert told.at_sink("out") == 7
-    told.note(0, 5)
+    told.note("worker/0", 5)
     assert not told.update(), "it never goes back"
-    told.note(1, 9)
-    assert not told.update(), "that worker sends it nothing"
+    told.note("worker/1", 9)
+    told.note("client/9", 9)
+    assert not told.update(), "one sends it nothing, and the other does not exist"
     assert told.suffice
-    told.note(0, NO_MORE)
+    told.note("worker/0", NO_MORE)
     told.update()
     assert not told.suffice, "all of that has ended, and the ackers say how far the job is"
 

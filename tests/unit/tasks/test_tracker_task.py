@@ -132,6 +132,16 @@ def test_who_waits_again_and_news_of_which_each_counts_are_served_at_once(
     assert played(story, steps=how == "steps").told[PLAIN] == [1, 2]
 
 
+def test_an_address_that_has_not_subscribed_gets_nothing() -> None:
+    async def story(wire: Wire, task: TrackerTask) -> None:
+        wire.reports.put_nowait(Delivery("client/9", Patient(True)))
+        wire.report(1)
+        await until(lambda: wire.told[PATIENT] == [1])
+
+    wire = played(story)
+    assert (wire.told, wire.failed) == ({PLAIN: [1], PATIENT: [1]}, [])
+
+
 def test_old_news_do_not_follow_newer_ones() -> None:
     async def story(wire: Wire, task: TrackerTask) -> None:
         wire.report(1)

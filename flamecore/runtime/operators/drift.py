@@ -125,13 +125,13 @@ class DriftOperator(StatefulOperator):
         self.initial = vertex.initial
         self.advance = vertex.advance
         self._snapshots = site.snapshots and not vertex.labelled
+        self._state_type = int if vertex.accumulate is one_more and type(vertex.initial) is int else None
         self.states = (
             LabelledState(vertex.initial)
             if vertex.labelled
-            else LayeredState(vertex.initial, snapshots=self._snapshots)
+            else LayeredState(vertex.initial, snapshots=self._snapshots, plain=self._state_type is int)
         )
         self.names = self.states.names
-        self._state_type = int if vertex.accumulate is one_more and type(vertex.initial) is int else None
         self.histories: dict[object, list[Entry]] = {}
         self._key_of = route_key(vertex)
         self._ident, self._emit, self._fail, self._emit_run = site.ident, site.emit, site.fail, site.emit_run
@@ -539,7 +539,7 @@ class DriftOperator(StatefulOperator):
         self.states.restore(states)
         # They may be those of another function, of an earlier version of the flow.
         if not {self._state_type}.issuperset(map(type, states.values())):
-            self._state_type = None
+            self._state_type, self.states.plain = None, False
 
 
 def _places_of(count: int) -> Sequence[bytes]:

@@ -7,8 +7,8 @@ as it would anyway. Only the first item of a key that has not come for a while m
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, compress, islice, repeat
-from operator import is_not
+from itertools import chain, compress, count, islice, repeat
+from operator import is_, is_not
 from typing import Any, Final
 
 from flamecore.model.hashing import check_key
@@ -25,44 +25,68 @@ _PLAIN: Final = frozenset({int, float, str, bytes, bool, type(None)})
 """Types of states that cannot be changed in place, and neither can a tuple of them."""
 
 _MOST_KEPT: Final = 400_000
-"""Most states that stay in the top layer at a cut: items wait while they are copied and compared, 0.1 us each."""
+_MOST_PLAIN: Final = 2_000_000
+"""Most states that stay in the top layer at a cut, while which items wait: 0.1 us each, or 10 ns each if they are known
+to be plain."""
 
-_FEW: Final = 4
-"""All states leave the top when fewer than a fourth of them have changed since the last cut."""
+_FEW: Final = 8
+"""All states leave the top when fewer than an eighth of them have changed since the last cut: to compare eight takes as
+long as to look below for one, and to merge it there."""
+
+_AT_ONCE: Final = 8192
+"""States compared at once, without a break for items."""
 
 
 class _Changed(Mapping[object, object]):
     """The changed ones of some states, which are picked out as they are asked for.
 
     Args:
-        states: All of them.
-        flags: For each of them, whether it has changed.
-        count: Number of those that have.
+        keys: Keys of the states, and perhaps further ones.
+        states: All states.
+        before: The states before, as many; `ABSENT` where there was none.
     """
 
-    def __init__(self, states: Mapping[object, object], flags: Sequence[bool], count: int) -> None:
-        self._states, self._flags, self._count = states, flags, count
+    def __init__(self, keys: Sequence[object], states: Sequence[object], before: Sequence[object]) -> None:
+        self._keys, self._states, self._before = keys, states, before
+        self._compared = map(is_not, states, before)
+        self._found: list[list[int]] = []  # the places of the changed ones, as far as somebody has asked
+
+    # By places, and not by flags: those that have not changed are in no cache of the processor, and stay untouched.
+    def _places(self) -> Iterator[list[int]]:
+        found = self._found
+        for chunk, start in enumerate(range(0, len(self._states), _AT_ONCE)):
+            if chunk == len(found):
+                places = range(start, min(start + _AT_ONCE, len(self._states)))
+                found.append([*compress(places, self._compared)])
+            yield found[chunk]
+
+    def _pick(self, column: Sequence[object]) -> Iterator[object]:
+        return chain.from_iterable(map(column.__getitem__, places) for places in self._places())
+
+    def __bool__(self) -> bool:
+        return any(map(is_not, self._states, self._before))
 
     def __len__(self) -> int:
-        return self._count
+        return sum(map(len, self._places()))
 
     def __iter__(self) -> Iterator[object]:
-        return compress(self._states, self._flags)
+        return self._pick(self._keys)
 
     def __getitem__(self, key: object) -> object:
         return dict(self.items())[key]
 
     def items(self) -> Any:
-        return compress(self._states.items(), self._flags)
+        return zip(self, self.values(), strict=True)
 
     def values(self) -> Any:
-        return compress(self._states.values(), self._flags)
+        return self._pick(self._states)
 
 
-# Not a dictionary of changes beside one of states: each item would write twice. A copy of the top stays beneath at a
-# cut, and what has changed at the next one is found by comparing the two: a tenth of what it costs to look below for a
-# key that comes again, and to merge its state there. States that a function could change in place are not compared: all
-# of them leave the top, and what is there at the next cut has changed.
+# Not a dictionary of changes beside one of states: each item would write twice. A list of the states on top stays
+# beneath at a cut, and what has changed at the next one is found by comparing the two: a tenth of what it costs to look
+# below for a key that comes again, and to merge its state there. Not a copy of the top: items would go on in memory
+# that no cache of the processor holds. States that a function could change in place are not compared: all of them leave
+# the top, and what is there at the next cut has changed.
 class LayeredState:
     """States by key, in layers.
 
@@ -71,21 +95,30 @@ class LayeredState:
     Args:
         initial: The state of a key before its first item.
         snapshots: Whether snapshots are taken.
+        plain: Whether all states are of types whose values nobody can change in place.
 
     Attributes:
         top: All states changed since the last cut, and some others. `load` finds the state of a key that is not there.
         names: With snapshots, all keys with a state, and perhaps some that have lost theirs.
         key_types: With snapshots, the exact types of all keys in all layers and in `names`.
+        plain: As the argument, unless states of other types have been restored.
     """
 
-    def __init__(self, initial: object, *, snapshots: bool) -> None:
+    def __init__(self, initial: object, *, snapshots: bool, plain: bool = False) -> None:
         self.top: dict[object, object] = {}
         self.names: list[object] = []
         self.key_types: set[type] = set()
+        self.plain = plain
         self._initial = initial
         self._snapshots = snapshots
-        self._stays = True  # whether the top stays at the next cut
-        self._kept: dict[object, object] = {}  # states at the last cut, of the keys that the top begins with
+        # Of the last cut: keys and states of the top, some of which it did not have then, and the first of which it has
+        # still, if it has stayed.
+        self._keys: list[object] = []
+        self._kept: list[object] = []
+        self._absent: list[int] = []  # places in these of the keys that had no state
+        self._since: Mapping[object, object] = {}
+        self._changed: Mapping[object, object] = {}
+        self._may_stay = True  # whether nobody could change the states of the last cut in place
         self._left: dict[object, object] = {}  # states that left the top at the last cut
         self._old: dict[object, object] = {}  # those that left it earlier
         self._unmoved = iter(self._left.items())  # states still to move from `_left` to `_old`
@@ -100,7 +133,7 @@ class LayeredState:
         if self._snapshots:
             # Of each key that enters the top layer, and not of new keys only: equal keys may be of several types.
             self.key_types.add(type(key))
-        state = self._old.get(key, ABSENT)
+        state = self._old.get(key, ABSENT)  # as `_below`, without a call
         if self._left:
             state = self._left.get(key, state)
         if state is not ABSENT:
@@ -110,25 +143,24 @@ class LayeredState:
             self.names.append(key)
         return self._initial
 
+    def _below(self, key: object) -> object:
+        """Return the state of a key that has left the top; `ABSENT` if there is none."""
+        state = self._old.get(key, ABSENT)
+        return self._left.get(key, state) if self._left else state
+
     def get(self, key: object) -> object:
         """Return the state of a key."""
-        state = self._found(key, self.top)
+        state = self.top.get(key, ABSENT)
+        if state is ABSENT:
+            state = self._below(key)
         return self._initial if state is ABSENT else state
-
-    def _found(self, key: object, first: Mapping[object, object]) -> object:
-        """Return the state of a key in a layer, or else in those that have left the top; `ABSENT` if there is none."""
-        for layer in (first, self._left, self._old):
-            state = layer.get(key, ABSENT)
-            if state is not ABSENT:
-                break
-        return state
 
     def drop(self, key: object) -> None:
         """Reset a key to its initial state, as if it had no items."""
-        if key in self._kept or key in self._left or key in self._old:
-            self.top[key] = self._initial
-        else:
+        if not self._snapshots:
             self.top.pop(key, None)
+        elif key in self.top or key in self._left or key in self._old:
+            self.top[key] = self._initial  # it keeps its place: the states of the last cut are told apart by it
 
     def forget(self, before: bytes) -> None:
         """Drop the states that no item from an encoded time on needs.
@@ -148,31 +180,38 @@ class LayeredState:
         # States that `trim` has not moved in time are moved now: there is one such layer only.
         self._old.update(self._unmoved)
         self.key_types.update(map(type, since))
-        cut, kept, old = self.top, self._kept, self._old
-        stays = self._stays and len(cut) <= _MOST_KEPT
-        top = cut.copy() if stays else _some(cut, since)
-        cut.update(since)
-        # The first item of these is later.
-        begun = [key for key, state in since.items() if state is self._initial and self._found(key, kept) is ABSENT]
-        cut.update(dict.fromkeys(begun, ABSENT))
-        changed: Mapping[object, object] = cut
-        if kept or begun:
-            # None of the keys that are kept is ever removed from the top, so both begin with the same ones.
-            flags = [*map(is_not, cut.values(), chain(kept.values(), repeat(ABSENT)))]
-            changed = _Changed(cut, flags, sum(flags))
-        may_stay = len(changed) <= _MOST_KEPT and _unchangeable(changed)
-        # Without a copy of what leaves, stays beneath, or is returned: nothing writes to it until the next cut, so
-        # changes can be encoded while items go on above.
-        if stays and may_stay:
-            for key in islice(cut, len(top), None):
-                top[key] = self._initial
-            self._kept, self.top, self._left = cut, top, {}
-            self._stays = len(cut) <= _FEW * len(changed)
+        top, keys, kept, initial = self.top, self._keys, self._kept, self._initial
+        stays = self._stays()
+        now = dict(zip(since, map(top.get, since, repeat(initial)), strict=True))
+        # For a moment, so that they are listed in their places.
+        top.update(since)
+        states = [*top.values()]
+        # None of the keys that are kept is ever removed from the top, so it begins with them.
+        new = [*islice(reversed(top), len(top) - len(keys))]
+        new.reverse()
+        keys += new
+        # The first item of these is later, or has been taken back.
+        begun = compress(count(len(kept)), map(is_, states[len(kept) :], repeat(initial)))
+        absent = [at for at in [*self._absent, *begun] if states[at] is initial and self._below(keys[at]) is ABSENT]
+        for at in absent:
+            states[at] = ABSENT
+        kept.extend(repeat(ABSENT, len(states) - len(kept)))
+        changed = _Changed(keys, states, kept)
+        self._may_stay = self.plain or (len(changed) <= _MOST_KEPT and _unchangeable(changed))
+        if stays and self._may_stay:
+            top.update(now)
+            self._kept, self._absent, self._since, self._left = states, absent, since, {}
         else:
-            self._kept, self.top, self._stays = {}, _some(top, since), may_stay
-            self._left, self._old = (cut, old) if old else ({}, cut)
-        self._unmoved, self._moved = iter(self._left.items()), 0
+            top.update((keys[at], ABSENT) for at in absent)
+            self._left, self._old = (top, self._old) if self._old else ({}, top)
+            self.top, self._keys, self._kept, self._absent, self._since = now, [], [], [], {}
+        self._changed, self._unmoved, self._moved = changed, iter(self._left.items()), 0
         return changed
+
+    def _stays(self) -> bool:
+        """Return whether the top stays at this cut."""
+        most = _MOST_PLAIN if self.plain else _MOST_KEPT
+        return self._may_stay and len(self.top) <= most and len(self._kept) <= _FEW * len(self._changed)
 
     def trim(self) -> None:
         """Merge some of the states that left the top below, to save work at the next cut."""
@@ -186,9 +225,12 @@ class LayeredState:
                 self._left = {}
 
     def snapshot_of(self, keys: Sequence[object]) -> Mapping[object, object]:
-        """Return the state of each of `keys` at the last cut, if it had one."""
+        """Return the state of each of `keys` at the last cut, if it had one.
+
+        Call it before the next item.
+        """
         found: dict[object, object] = {}
-        for layer in (self._old, self._left, self._kept):
+        for layer in (self._old, self._left, self.top if self._kept else {}, self._since):
             if layer:
                 found.update(_some(layer, keys))
         initial = self._initial

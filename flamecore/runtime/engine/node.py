@@ -361,6 +361,8 @@ class Node:
         """Start the fronts; all other parts listen."""
         for worker_task in self.workers:
             worker_task.greet()
+        for front_task in self._fronts.tasks:
+            front_task.rears_here = bool(self.rears)
         self._tasks.start(self._fronts.parts)
 
     async def halt(self, rest: Callable[[asyncio.Task[None]], None]) -> None:

@@ -35,6 +35,10 @@ _MOST: Final = 4096
 _FEW: Final = 64
 """Records of a batch below which reading it costs more than a smaller round saves."""
 
+_MANY: Final = 1024
+_TURNS: Final = 8
+"""After a round of so many records others have so many turns at most, until nothing of it is in flight, if rears are
+here. What they do then finds it in the caches of the processor; and a snapshot that is due has less to set apart."""
 
 _HELD_S: Final = 0.5
 """Most seconds that the promise of a batch waits for the rest of its block: others wait for it."""
@@ -137,6 +141,9 @@ class FrontTask:
         plan: The job's plan.
         room: Credit of the worker's fronts.
         stop: Event that stops reading.
+
+    Attributes:
+        rears_here: Whether the rears are in this process.
     """
 
     def __init__(
@@ -164,6 +171,8 @@ class FrontTask:
         self._given_up = False
         self.held_back = 0
         """Number of fronts, while all of them wait for credit."""
+        self.rears_here = False
+        self._admitted = 0  # number of records of the last round
         self._woken = asyncio.Event()
         self._time = monotonic
         self._now = 0.0  # time at the end of the last read, which the event loop is not asked for again
@@ -279,6 +288,10 @@ class FrontTask:
         """Yield to other tasks, and wait until there is room."""
         if self._may_read():
             await asyncio.sleep(0)
+            for _ in range(_TURNS if self.rears_here and self._admitted >= _MANY else 0):
+                if not any(front.in_flight for front in self.fronts):
+                    break
+                await asyncio.sleep(0)
             return
         self.held_back = len(self._left)
         worker_task = self._worker_task
@@ -316,6 +329,7 @@ class FrontTask:
     async def _read_round(self) -> None:
         """Read a batch of each partition of a group that has room; end those that are exhausted."""
         turn = self._now = self._time()
+        self._admitted = 0
         most = max(_MOST // len(self._left), _FEW)
         ended = []
         for reading in chain.from_iterable([group for group in self._groups if group and self._has_room(group)]):
@@ -386,6 +400,7 @@ class FrontTask:
             self._worker_task.admit(front.number, batch, start, reading.policy, more=more)
             self._now = self._time()
             reading.adapt(self._now - start, len(batch.values))
+            self._admitted += len(batch.values)
             self._limits[reading.front.name.source] = reading.limit
         return len(batch.values) + len(batch.rejected)
 

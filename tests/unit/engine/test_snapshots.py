@@ -761,6 +761,57 @@ def test_a_snapshot_that_a_worker_waits_for_is_taken_before_the_interval_is_over
     run(body)
 
 
+def test_a_snapshot_that_is_due_is_asked_for_with_the_next_delivery() -> None:
+    """Before the worker that hears of the delivery can admit more; and soon without one."""
+
+    def prepared(job: Job) -> list[Prepare]:
+        return [message for to, message in job.post.sent if to == "worker/0" and isinstance(message, Prepare)]
+
+    async def body() -> None:
+        job = await Job().open(interval_s=0.02)
+        job.completion.receive(Delivered("out", 5))
+        running = asyncio.create_task(job.coordinator.run())
+        while not job.coordinator._wanted:
+            await asyncio.sleep(0.001)
+        assert prepared(job) == []
+        job.completion.receive(Delivered("out", 9))
+        job.coordinator.advance()
+        assert prepared(job) == [Prepare(1, 9)], "it is not left to a task"
+        job.completion.receive(Delivered("out", 12))
+        job.coordinator.advance()
+        job.answer(1, "nine", 9)
+        while len(prepared(job)) < 2:
+            await asyncio.sleep(0.001)
+        assert prepared(job)[1] == Prepare(2, 12), "no further delivery has come"
+        job.answer(2, "twelve", 12)
+        await asyncio.sleep(0.1)
+        assert len(prepared(job)) == 2, "nothing is new"
+        assert [manifest.time for manifest in job.taken] == [9, 12]
+        running.cancel()
+        await asyncio.wait((running,))
+
+    run(body)
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_a_snapshot_that_was_asked_for_is_completed_before_another_is_taken(last: bool) -> None:
+    async def body() -> None:
+        job = await Job().open(interval_s=3600.0)
+        job.completion.receive(Delivered("out", 5))
+        job.coordinator.hasten()  # nobody runs that would complete it
+        job.completion.receive(Delivered("out", 9))
+        taking = asyncio.create_task(job.coordinator.finish() if last else job.coordinator.commit())
+        await settle()
+        assert [message for _, message in job.post.sent if isinstance(message, Prepare)] == 2 * [Prepare(1, 5)]
+        job.answer(1, "five", 5)
+        await settle()
+        job.answer(2, "nine", 9)
+        await taking
+        assert [(manifest.number, manifest.time) for manifest in job.taken] == [(1, 5), (2, 9)]
+
+    run(body)
+
+
 def test_a_worker_that_asks_during_a_snapshot_gets_the_next_one_at_once() -> None:
     """Its answer to the first covers too little of what it has read."""
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import flamecore as fc
+from flamecore.abc.source import Batch
 from flamecore.model.clock import BLOCK, WALL_CLOCK
 from flamecore.model.settings import JobSettings
 from flamecore.runtime.config.layers import from_program
@@ -19,6 +20,7 @@ from flamecore.runtime.config.read import make_config
 from flamecore.runtime.engine.job import Job
 from flamecore.runtime.launch import make_job
 from flamecore.testing.simulation.virtual import VirtualLoop, run_virtually
+from flamestream_edges.memory import SequenceReader
 
 pytestmark = pytest.mark.usefixtures("installed")
 
@@ -203,3 +205,27 @@ def test_a_file_that_grows_slowly_has_room_beside_one_that_is_there(workers: int
     else:  # as many of the other as of this one are before it
         assert [moment for moment, _ in out[:40:2]] == slow
         assert arrived[100.0] == pytest.approx(10.0), "all that is left of the other, at once"
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_large_round_is_delivered_before_the_next_is_read(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is in the caches of the processor then, and nothing is under way when a snapshot is asked for."""
+    out: list[Any] = []
+    waiting: list[tuple[int, int]] = []
+    read, done = SequenceReader.read, [0]
+
+    async def noted(reader: SequenceReader, limit: int) -> Batch | None:
+        waiting.append((limit, done[0] - len(out)))
+        batch = await read(reader, limit)
+        done[0] += 0 if batch is None else len(batch.values)
+        return batch
+
+    monkeypatch.setattr(SequenceReader, "read", noted)
+    flow = fc.Flow("large")
+    flow.source("numbers", int).key_by(lambda number: number % 5).count().sink("out")
+    settings = {"job.workers": workers, "job.clock": "sequence"}
+    run_virtually(job(flow, {"numbers": range(100_000), "out": out}, **settings).run())
+    large = [left for limit, left in waiting if limit == 4096]
+    assert len(large) > 20
+    assert sum(large) == 0 if workers == 1 else sum(large) < 4096
+    assert len(out) == 100_000

@@ -5,6 +5,9 @@ below which every rear has stored all outputs, and tells the workers to prepare 
 `flamecore.runtime.engine.snapshots.participant`). When all parts are stored, and the sinks have made their outputs
 below T durable, the snapshot is recorded. Outputs never wait for this.
 
+A cut sets apart what workers have processed behind T, which is least right behind a delivery. So a snapshot that is due
+is asked for with the next delivery, before the worker that hears of it admits more.
+
 Between two snapshots the control repeatedly sends the workers a lower bound of the next T. So a worker need not keep
 all history until then: it sums up older history, a little at a time.
 """
@@ -28,6 +31,9 @@ from flamecore.runtime.tasks.sender import Sender
 
 _SETTLED_S: Final = 0.02
 """Fewest seconds between two such bounds. History kept until then is in no snapshot, and must be scanned as a whole."""
+
+_NEXT_DELIVERY_S: Final = 0.05
+"""Most seconds that a snapshot that is due waits for a delivery."""
 
 
 class _Ballot:
@@ -115,7 +121,8 @@ class SnapshotCoordinator:
         self._time = last.time if last is not None else plan.start - 1
         self._bound = _Bound(self._time)
         self._busy = asyncio.Lock()
-        self._wanted = False  # whether a worker waits for the next snapshot
+        self._asked = False  # whether the workers were asked to prepare a snapshot that nobody completes yet
+        self._wanted = False  # whether a worker waits for the next snapshot, or it is due
         self._due = asyncio.Event()
         self._torn = False
 
@@ -132,6 +139,9 @@ class SnapshotCoordinator:
         if self._bound.is_due(time, asyncio.get_running_loop().time()):
             self._send(Settled(time))
         if self._wanted and time > self._time:
+            # At once, and not by the task that completes it: until that has its turn, a worker admits more.
+            if not (self._torn or self._asked or self._busy.locked() or self._completion.reached):
+                self._ask(max(time, self._plan.start))
             self._due.set()
 
     def hasten(self) -> None:
@@ -145,11 +155,18 @@ class SnapshotCoordinator:
     async def run(self) -> None:
         """Take a snapshot whenever it is due, until cancelled."""
         while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._settings.interval_s):
-                    await self._due.wait()
+            if not await self._is_due_within(self._settings.interval_s) and self._covers_more():
+                self._wanted = True
+                await self._is_due_within(min(_NEXT_DELIVERY_S, self._settings.interval_s))
             self._due.clear()
-            await self.commit()
+            async with self._busy:
+                await self._take_snapshot()
+
+    async def _is_due_within(self, seconds: float) -> bool:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._due.wait()
+        return self._due.is_set()
 
     async def commit(self, *, first: bool = False) -> None:
         """Take a snapshot now, if there is anything new.
@@ -164,11 +181,9 @@ class SnapshotCoordinator:
         # One at a time: workers answer by number, and a cut holds what has changed since the one
         # before.
         async with self._busy:
-            # Snapshots go on until a sink reaches a failing record, so that the next run repeats as little as possible.
-            first = first and self._history.snapshot is None
-            time = self._plan.snapshot_time(self._completion.stored)
-            if (first or time > self._time) and not self._completion.reached:
-                await self._take_snapshot(max(time, self._plan.start), first=first)
+            if self._asked:  # of an earlier time
+                await self._take_snapshot()
+            await self._take_snapshot(first=first)
 
     async def finish(self) -> None:
         """Take the last snapshot of a job that is done, even if time has not advanced.
@@ -177,30 +192,48 @@ class SnapshotCoordinator:
             JobError, StoreError, SinkError: As `commit`.
         """
         async with self._busy:
-            await self._take_snapshot(max(self._completion.stored, self._plan.start))
+            if self._asked:
+                await self._take_snapshot()
+            self._ask(max(self._completion.stored, self._plan.start))
+            await self._take_snapshot()
 
-    async def _take_snapshot(self, time: int, *, first: bool = False) -> None:
+    def _covers_more(self) -> bool:
+        """Return whether a snapshot of now would cover more than the last one."""
+        return self._plan.snapshot_time(self._completion.stored) > self._time
+
+    async def _take_snapshot(self, *, first: bool = False) -> None:
+        """Complete the snapshot that the workers were asked for; if there is none, take one if there is anything new.
+
+        If it fails or is interrupted, no later one may be taken: workers do not repeat their cuts, so it would lack
+        them.
+        """
+        # Snapshots go on until a sink reaches a failing record, so that the next run repeats as little as possible.
+        first = first and self._history.snapshot is None
+        if not self._asked:
+            if not (first or self._covers_more()) or self._completion.reached:
+                return
+            self._ask(max(self._plan.snapshot_time(self._completion.stored), self._plan.start))
+        self._asked = False
+        await self._complete(first=first)
+        self._torn = False
+
+    def _ask(self, time: int) -> None:
+        """Ask the workers to prepare a snapshot."""
         if self._torn:
             raise JobError(
                 "an earlier snapshot has failed, and the changes cut for it are lost: no further one is taken"
             )
         # Set before, and cleared only at the end: an error, a timeout and a cancellation all leave
         # it set.
-        self._torn = True
-        await self._try_snapshot(time, first=first)
-        self._torn = False
-
-    async def _try_snapshot(self, time: int, *, first: bool) -> None:
-        """Take a snapshot.
-
-        If it fails or is interrupted, no later one may be taken: workers do not repeat their cuts, so it would lack
-        them.
-        """
-        number = self._ballot.number + 1
-        ballot = self._ballot = _Ballot(number, self._plan.workers)
+        self._torn = self._asked = True
+        self._ballot = _Ballot(self._ballot.number + 1, self._plan.workers)
         self._bound.raise_to(time)
         self._time, self._wanted = time, False
-        self._send(Prepare(number, time))
+        self._send(Prepare(self._ballot.number, time))
+
+    async def _complete(self, *, first: bool) -> None:
+        """Complete the snapshot that the workers were asked for last."""
+        ballot, number, time = self._ballot, self._ballot.number, self._time
         limit = self._settings.commit_timeout_s
         syncing: RearTask | None = None
         try:

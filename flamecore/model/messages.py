@@ -26,6 +26,7 @@ from typing import Final, NamedTuple
 
 from flamecore.model.batch import Orders
 from flamecore.model.failure import Failure
+from flamecore.model.meta import MIN_TIME
 
 
 class Ack(NamedTuple):
@@ -236,7 +237,7 @@ class Full(NamedTuple):
 class Prepare(NamedTuple):
     """Control to workers: prepare snapshot `number` of the state below `time`.
 
-    Every rear has stored everything below `time`.
+    Every rear has stored everything below `time`. A single worker may take a later time.
     """
 
     number: int
@@ -252,6 +253,7 @@ class Prepared(NamedTuple):
             changed.
         journal: Number of its first journal that is needed to continue from the snapshot, or of the next one.
         marked: For each of these fronts that has any, (number, states of its markings as bytes).
+        time: Time of the state.
     """
 
     number: int
@@ -260,6 +262,7 @@ class Prepared(NamedTuple):
     parts: tuple[tuple[str, int, tuple[str, ...], tuple[int, int], int, int, bytes, tuple[str, ...]], ...]
     journal: int = 1
     marked: tuple[tuple[int, bytes], ...] = ()
+    time: int = MIN_TIME
 
 
 class Committed(NamedTuple):

@@ -308,6 +308,7 @@ class Node:
                 worker_task.partitions[partition.rear] = partition
                 if worker_task.worker.own_times is not None:
                     worker_task.worker.own_times.leave_out(name)
+                worker_task.worker.chooses = False  # all below a snapshot has to be in the partition when it is cut
 
     async def add_rear(self, name: str, sink: Sink, delivered_up_to: int, stored: Callable[[str, int], None]) -> None:
         """Add one of the rears, after the workers, if any.

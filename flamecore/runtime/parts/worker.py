@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from random import Random
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from flamecore.abc.acker import Listener, Reporter
 from flamecore.abc.sink import Encode
@@ -31,6 +31,9 @@ from flamecore.runtime.parts.ingress import Ingress
 from flamecore.runtime.parts.own_times import OwnTimes
 from flamecore.runtime.parts.schedule import Schedule
 from flamecore.runtime.state.journal import GivenTimes
+
+_MANY: Final = 1024
+"""Records after which a single worker trims at once, and does not wait for word of the control."""
 
 
 class Cut(NamedTuple):
@@ -62,6 +65,9 @@ class Worker:
         encoders: Encoders of payloads, for sinks that have one.
         operators: Operators of plugins, besides the engine's.
         encodes: Functions that encode values which snapshots store, and which go to other processes.
+
+    Attributes:
+        chooses: Whether it may choose a later time for a snapshot than the control does.
     """
 
     def __init__(
@@ -103,6 +109,10 @@ class Worker:
         feeding = frozenset().union(*plan.segments.inbound)
         opens = {*self.egress.opens.values(), plan.segments.last}
         self._may_rest = not self.compiled.ordered and feeding.isdisjoint(opens)
+        # All workers have to cut at one time. A single one needs none that others know, too.
+        self.chooses = plan.workers == 1 and plan.snapshots
+        self._earliest = MIN_TIME  # the least time at which it cuts
+        self._trimmed = 0  # number of records admitted when it trimmed last
 
     # -- input -----------------------------------------------------------------------------------------------------
 
@@ -219,6 +229,9 @@ class Worker:
             self.egress.release(out)
         if schedule.has_grown:
             schedule.tell_time()
+            # The sinks get no further than a record that ends the job: no snapshot is to wait for more.
+            if self.chooses and not self._failures.may_end:
+                self._choose()
         return out
 
     def due(self) -> float | None:
@@ -249,12 +262,24 @@ class Worker:
         for operation in self.compiled.stateful.values():
             operation.trim(limit)
 
+    def _choose(self) -> None:
+        """Choose the least time at which this worker cuts, if it is the only one: that up to which it has released.
+
+        Its history below is dropped at once. Kept until the sinks hold the outputs, it would leave the caches of the
+        processor, and the garbage collector would look at all of it.
+        """
+        self._earliest = self.listener.min_time(self.plan.segments.last)
+        if self.ingress.admitted - self._trimmed >= _MANY:
+            self._trimmed = self.ingress.admitted
+            self.trim(self._earliest)
+
     def cut(self, time: int) -> Cut:
-        """Return this worker's contribution to a snapshot at `time`.
+        """Return this worker's contribution to a snapshot at `time`, or later if it is the only one.
 
         The sinks hold all outputs below `time`. The call is cheap: the changes are encoded and stored later. The next
         cut is no earlier.
         """
+        time = max(time, self._earliest)
         limit = encode_time(time)
         changes = {name: operation.cut(limit) for name, operation in self.compiled.stateful.items()}
         changed = {name: pieces for name, pieces in changes.items() if pieces}

@@ -207,8 +207,7 @@ def test_a_file_that_grows_slowly_has_room_beside_one_that_is_there(workers: int
         assert arrived[100.0] == pytest.approx(10.0), "all that is left of the other, at once"
 
 
-@pytest.mark.parametrize("workers", [1, 3])
-def test_a_large_round_is_delivered_before_the_next_is_read(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_round_is_delivered_before_the_next_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is in the caches of the processor then, and nothing is under way when a snapshot is asked for."""
     out: list[Any] = []
     waiting: list[tuple[int, int]] = []
@@ -223,9 +222,8 @@ def test_a_large_round_is_delivered_before_the_next_is_read(workers: int, monkey
     monkeypatch.setattr(SequenceReader, "read", noted)
     flow = fc.Flow("large")
     flow.source("numbers", int).key_by(lambda number: number % 5).count().sink("out")
-    settings = {"job.workers": workers, "job.clock": "sequence"}
-    run_virtually(job(flow, {"numbers": range(100_000), "out": out}, **settings).run())
+    run_virtually(job(flow, {"numbers": range(100_000), "out": out}, **{"job.clock": "sequence"}).run())
     large = [left for limit, left in waiting if limit == 4096]
     assert len(large) > 20
-    assert sum(large) == 0 if workers == 1 else sum(large) < 4096
+    assert sum(large) == 0
     assert len(out) == 100_000

@@ -121,6 +121,7 @@ class SnapshotCoordinator:
         self._time = last.time if last is not None else plan.start - 1
         self._bound = _Bound(self._time)
         self._busy = asyncio.Lock()
+        self._stored = asyncio.Event()  # set when completion has come on
         self._asked = False  # whether the workers were asked to prepare a snapshot that nobody completes yet
         self._wanted = False  # whether a worker waits for the next snapshot, or it is due
         self._due = asyncio.Event()
@@ -135,6 +136,7 @@ class SnapshotCoordinator:
 
         Called after each message to the control. Every snapshot from now on is of the bound or a later time.
         """
+        self._stored.set()
         time = self._plan.snapshot_time(self._completion.stored)
         if self._bound.is_due(time, asyncio.get_running_loop().time()):
             self._send(Settled(time))
@@ -243,6 +245,9 @@ class SnapshotCoordinator:
                 if not first and not self._history.changed_by(answers):
                     await self._history.tidy_once()
                     return
+            time = self._time = max(time, *[answer.time for answer in answers])
+            await self._wait_until_stored(time)
+            async with asyncio.timeout(limit):
                 # Announced before any sink is told: with the wall clock a sink whose snapshot then fails would be ahead
                 # of all that the state accounts for.
                 await self._history.announce(number, time)
@@ -267,6 +272,13 @@ class SnapshotCoordinator:
             ) from None
         self._tell()
         self._taken(manifest)
+
+    async def _wait_until_stored(self, time: int) -> None:
+        """Wait until every rear has stored everything below the time of a snapshot, which a worker may have chosen."""
+        # Without a limit of its own: the sinks have theirs, for each batch.
+        while max(self._completion.stored, self._plan.start) < time:
+            self._stored.clear()
+            await self._stored.wait()
 
     def _tell(self) -> None:
         if self._history.beginning:

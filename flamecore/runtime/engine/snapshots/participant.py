@@ -141,7 +141,8 @@ class SnapshotWriter:
             await asyncio.gather(*[partition.make_durable() for partition in self._partitions.values()])
             stored, needed = tuple([(*part,) for part in parts]), self._journal.needed_from(cut.time)
             marked = tuple([(front, self._codec.encode(states, STORED)) for front, states in cut.marked.items()])
-            self._sender.send(CONTROL, Prepared(number, self.worker.index, cut.fronts, stored, needed, marked))
+            word = Prepared(number, self.worker.index, cut.fronts, stored, needed, marked, cut.time)
+            self._sender.send(CONTROL, word)
 
     async def _collect(self, sections: Sections, part_writer: PartWriter) -> bool:
         """Fill a part, between the turns of items; return whether it is full.

@@ -129,7 +129,7 @@ class DriftOperator(StatefulOperator):
         self.states = (
             LabelledState(vertex.initial)
             if vertex.labelled
-            else LayeredState(vertex.initial, snapshots=self._snapshots, plain=self._state_type is int)
+            else LayeredState(vertex.initial, snapshots=self._snapshots, integers=self._state_type is int)
         )
         self.names = self.states.names
         self.histories: dict[object, list[Entry]] = {}
@@ -539,7 +539,7 @@ class DriftOperator(StatefulOperator):
         self.states.restore(states)
         # They may be those of another function, of an earlier version of the flow.
         if not {self._state_type}.issuperset(map(type, states.values())):
-            self._state_type, self.states.plain = None, False
+            self._state_type, self.states.integers = None, False
 
 
 def _places_of(count: int) -> Sequence[bytes]:

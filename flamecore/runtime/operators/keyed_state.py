@@ -6,9 +6,11 @@ as it would anyway. Only the first item of a key that has not come for a while m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, compress, count, islice, repeat
-from operator import is_, is_not
+from operator import eq, is_, is_not, ne
 from typing import Any, Final
 
 from flamecore.model.hashing import check_key
@@ -25,9 +27,9 @@ _PLAIN: Final = frozenset({int, float, str, bytes, bool, type(None)})
 """Types of states that cannot be changed in place, and neither can a tuple of them."""
 
 _MOST_KEPT: Final = 400_000
-_MOST_PLAIN: Final = 2_000_000
-"""Most states that stay in the top layer at a cut, while which items wait: 0.1 us each, or 10 ns each if they are known
-to be plain."""
+_MOST_INTEGERS: Final = 2_000_000
+"""Most states that stay in the top layer at a cut, while which items wait: 0.1 us each, or 20 ns each if they are known
+to be integers."""
 
 _FEW: Final = 8
 """All states leave the top when fewer than an eighth of them have changed since the last cut: to compare eight takes as
@@ -43,31 +45,47 @@ class _Changed(Mapping[object, object]):
     Args:
         keys: Keys of the states, and perhaps further ones.
         states: All states.
-        before: The states before, as many; `ABSENT` where there was none.
+        before: The states before, as many.
+        differ: Function that tells whether two of these differ.
     """
 
-    def __init__(self, keys: Sequence[object], states: Sequence[object], before: Sequence[object]) -> None:
-        self._keys, self._states, self._before = keys, states, before
-        self._compared = map(is_not, states, before)
-        self._found: list[list[int]] = []  # the places of the changed ones, as far as somebody has asked
+    def __init__(
+        self,
+        keys: Sequence[object],
+        states: Sequence[object],
+        before: Sequence[object],
+        differ: Callable[[object, object], bool],
+    ) -> None:
+        self._keys, self._states, self._before, self._differ = keys, states, before, differ
+        self._chunks = range(-(-len(states) // _AT_ONCE))
+        self._counts: dict[int, int] = {}  # for each chunk that was asked for, the number of changed ones
+        # Keys and states are asked for side by side, and the places of all would be something to look at for the
+        # garbage collector.
+        self._recent = deque[tuple[int, list[int]]](maxlen=2)
 
-    # By places, and not by flags: those that have not changed are in no cache of the processor, and stay untouched.
-    def _places(self) -> Iterator[list[int]]:
-        found = self._found
-        for chunk, start in enumerate(range(0, len(self._states), _AT_ONCE)):
-            if chunk == len(found):
-                places = range(start, min(start + _AT_ONCE, len(self._states)))
-                found.append([*compress(places, self._compared)])
-            yield found[chunk]
+    # Places, and not flags: what has not changed is in no cache of the processor, and stays untouched.
+    def _places(self, chunk: int) -> list[int]:
+        for known, places in self._recent:
+            if known == chunk:
+                return places
+        some = slice(chunk * _AT_ONCE, (chunk + 1) * _AT_ONCE)
+        found = range(*some.indices(len(self._states)))
+        places = [*compress(found, map(self._differ, self._states[some], self._before[some]))]
+        self._recent.append((chunk, places))
+        self._counts[chunk] = len(places)
+        return places
 
     def _pick(self, column: Sequence[object]) -> Iterator[object]:
-        return chain.from_iterable(map(column.__getitem__, places) for places in self._places())
+        return chain.from_iterable(map(column.__getitem__, self._places(chunk)) for chunk in self._chunks)
 
     def __bool__(self) -> bool:
-        return any(map(is_not, self._states, self._before))
+        return any(map(self._differ, self._states, self._before))
 
     def __len__(self) -> int:
-        return sum(map(len, self._places()))
+        for chunk in self._chunks:
+            if chunk not in self._counts:
+                self._places(chunk)
+        return sum(self._counts.values())
 
     def __iter__(self) -> Iterator[object]:
         return self._pick(self._keys)
@@ -95,26 +113,26 @@ class LayeredState:
     Args:
         initial: The state of a key before its first item.
         snapshots: Whether snapshots are taken.
-        plain: Whether all states are of types whose values nobody can change in place.
+        integers: Whether all states are integers.
 
     Attributes:
         top: All states changed since the last cut, and some others. `load` finds the state of a key that is not there.
         names: With snapshots, all keys with a state, and perhaps some that have lost theirs.
         key_types: With snapshots, the exact types of all keys in all layers and in `names`.
-        plain: As the argument, unless states of other types have been restored.
+        integers: As the argument, unless there are states of other types, or some that take more than 64 bits.
     """
 
-    def __init__(self, initial: object, *, snapshots: bool, plain: bool = False) -> None:
+    def __init__(self, initial: object, *, snapshots: bool, integers: bool = False) -> None:
         self.top: dict[object, object] = {}
         self.names: list[object] = []
         self.key_types: set[type] = set()
-        self.plain = plain
+        self.integers = integers
         self._initial = initial
         self._snapshots = snapshots
         # Of the last cut: keys and states of the top, some of which it did not have then, and the first of which it has
         # still, if it has stayed.
         self._keys: list[object] = []
-        self._kept: list[object] = []
+        self._kept: Sequence[object] = []
         self._absent: list[int] = []  # places in these of the keys that had no state
         self._since: Mapping[object, object] = {}
         self._changed: Mapping[object, object] = {}
@@ -180,37 +198,63 @@ class LayeredState:
         # States that `trim` has not moved in time are moved now: there is one such layer only.
         self._old.update(self._unmoved)
         self.key_types.update(map(type, since))
-        top, keys, kept, initial = self.top, self._keys, self._kept, self._initial
-        stays = self._stays()
-        now = dict(zip(since, map(top.get, since, repeat(initial)), strict=True))
+        top, stays = self.top, self._stays()
+        now = dict(zip(since, map(top.get, since, repeat(self._initial)), strict=True))
         # For a moment, so that they are listed in their places.
         top.update(since)
         states = [*top.values()]
         # None of the keys that are kept is ever removed from the top, so it begins with them.
-        new = [*islice(reversed(top), len(top) - len(keys))]
+        new = [*islice(reversed(top), len(top) - len(self._keys))]
         new.reverse()
-        keys += new
-        # The first item of these is later, or has been taken back.
-        begun = compress(count(len(kept)), map(is_, states[len(kept) :], repeat(initial)))
-        absent = [at for at in [*self._absent, *begun] if states[at] is initial and self._below(keys[at]) is ABSENT]
-        for at in absent:
-            states[at] = ABSENT
-        kept.extend(repeat(ABSENT, len(states) - len(kept)))
-        changed = _Changed(keys, states, kept)
-        self._may_stay = self.plain or (len(changed) <= _MOST_KEPT and _unchangeable(changed))
+        self._keys += new
+        changed = self._numbers_changed(states) if self.integers else self._changed_since(states)
+        self._may_stay = self.integers or (len(changed) <= _MOST_KEPT and _unchangeable(changed))
         if stays and self._may_stay:
             top.update(now)
-            self._kept, self._absent, self._since, self._left = states, absent, since, {}
+            self._since, self._left = since, {}
         else:
-            top.update((keys[at], ABSENT) for at in absent)
+            top.update((self._keys[at], ABSENT) for at in self._absent)
             self._left, self._old = (top, self._old) if self._old else ({}, top)
             self.top, self._keys, self._kept, self._absent, self._since = now, [], [], [], {}
         self._changed, self._unmoved, self._moved = changed, iter(self._left.items()), 0
         return changed
 
+    def _changed_since(self, states: list[object]) -> _Changed:
+        """Compare the states of this cut with those of the last one, and keep them for the next."""
+        before, initial = self._kept if type(self._kept) is list else [*self._kept], self._initial
+        # The first item of these is later, or has been taken back.
+        begun = compress(count(len(before)), map(is_, states[len(before) :], repeat(initial)))
+        places = [*self._absent, *begun]
+        self._absent = [at for at in places if states[at] is initial and self._below(self._keys[at]) is ABSENT]
+        for at in self._absent:
+            states[at] = ABSENT
+        before.extend(repeat(ABSENT, len(states) - len(before)))
+        self._kept = states
+        return _Changed(self._keys, states, before, is_not)
+
+    # A list would keep alive what has long changed, and the garbage collector would look at all of it.
+    def _numbers_changed(self, states: list[Any]) -> _Changed:
+        """Do the same with integers."""
+        try:
+            numbers = array("q", states)
+        except OverflowError:
+            self.integers = False
+            return self._changed_since(states)
+        kept: Any = self._kept
+        initial: Any = self._initial
+        before = array("q", kept)
+        new = numbers[len(before) :]
+        # A state that is the initial one is none.
+        before += array("q", [initial]) * len(new)
+        for at in compress(count(len(numbers) - len(new)), map(eq, new, repeat(initial))):
+            if self._below(self._keys[at]) not in (ABSENT, initial):
+                before[at] = initial - 1
+        self._absent, self._kept = [], numbers
+        return _Changed(self._keys, numbers, before, ne)
+
     def _stays(self) -> bool:
         """Return whether the top stays at this cut."""
-        most = _MOST_PLAIN if self.plain else _MOST_KEPT
+        most = _MOST_INTEGERS if self.integers else _MOST_KEPT
         return self._may_stay and len(self.top) <= most and len(self._kept) <= _FEW * len(self._changed)
 
     def trim(self) -> None:

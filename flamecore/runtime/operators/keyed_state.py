@@ -47,6 +47,7 @@ class _Changed(Mapping[object, object]):
         states: All states.
         before: The states before, as many.
         differ: Function that tells whether two of these differ.
+        new: Number of the last ones that all differ.
     """
 
     def __init__(
@@ -55,37 +56,41 @@ class _Changed(Mapping[object, object]):
         states: Sequence[object],
         before: Sequence[object],
         differ: Callable[[object, object], bool],
+        new: int = 0,
     ) -> None:
         self._keys, self._states, self._before, self._differ = keys, states, before, differ
-        self._chunks = range(-(-len(states) // _AT_ONCE))
+        self._new = range(len(states) - new, len(states))
+        self._chunks = range(0, len(states) - new, _AT_ONCE)
         self._counts: dict[int, int] = {}  # for each chunk that was asked for, the number of changed ones
         # Keys and states are asked for side by side, and the places of all would be something to look at for the
         # garbage collector.
         self._recent = deque[tuple[int, list[int]]](maxlen=2)
 
     # Places, and not flags: what has not changed is in no cache of the processor, and stays untouched.
-    def _places(self, chunk: int) -> list[int]:
+    def _places(self, start: int) -> list[int]:
         for known, places in self._recent:
-            if known == chunk:
+            if known == start:
                 return places
-        some = slice(chunk * _AT_ONCE, (chunk + 1) * _AT_ONCE)
-        found = range(*some.indices(len(self._states)))
-        places = [*compress(found, map(self._differ, self._states[some], self._before[some]))]
-        self._recent.append((chunk, places))
-        self._counts[chunk] = len(places)
+        stop = min(start + _AT_ONCE, self._new.start)
+        compared = map(self._differ, self._states[start:stop], self._before[start:stop])
+        places = [*compress(range(start, stop), compared)]
+        self._recent.append((start, places))
+        self._counts[start] = len(places)
         return places
 
     def _pick(self, column: Sequence[object]) -> Iterator[object]:
-        return chain.from_iterable(map(column.__getitem__, self._places(chunk)) for chunk in self._chunks)
+        changed = (map(column.__getitem__, self._places(start)) for start in self._chunks)
+        new = (column[start : min(start + _AT_ONCE, self._new.stop)] for start in self._new[::_AT_ONCE])
+        return chain.from_iterable(chain(changed, new))
 
     def __bool__(self) -> bool:
-        return any(map(self._differ, self._states, self._before))
+        return bool(self._new) or any(map(self._differ, self._states, self._before))
 
     def __len__(self) -> int:
-        for chunk in self._chunks:
-            if chunk not in self._counts:
-                self._places(chunk)
-        return sum(self._counts.values())
+        for start in self._chunks:
+            if start not in self._counts:
+                self._places(start)
+        return sum(self._counts.values(), len(self._new))
 
     def __iter__(self) -> Iterator[object]:
         return self._pick(self._keys)
@@ -246,11 +251,12 @@ class LayeredState:
         new = numbers[len(before) :]
         # A state that is the initial one is none.
         before += array("q", [initial]) * len(new)
-        for at in compress(count(len(numbers) - len(new)), map(eq, new, repeat(initial))):
+        none = new.count(initial)
+        for at in compress(count(len(numbers) - len(new)), map(eq, new, repeat(initial))) if none else ():
             if self._below(self._keys[at]) not in (ABSENT, initial):
                 before[at] = initial - 1
         self._absent, self._kept = [], numbers
-        return _Changed(self._keys, numbers, before, ne)
+        return _Changed(self._keys, numbers, before, ne, 0 if none else len(new))
 
     def _stays(self) -> bool:
         """Return whether the top stays at this cut."""

@@ -231,7 +231,7 @@ class StatefulOperator(Operator, ABC):
     def snapshot_of(self, names: Sequence[Any]) -> Mapping[Any, Any]:
         """Return the state of each of `names` at the last cut.
 
-        A name that had none is left out. Called after a cut, before the next.
+        A name that had none is left out. Called right after a cut, before the next item.
         """
 
     @abstractmethod

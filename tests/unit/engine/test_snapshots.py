@@ -17,7 +17,18 @@ from flamecore.errors import CorruptError, JobError, StoreError
 from flamecore.model.clock import ClockName
 from flamecore.model.failure import Cause, Failure
 from flamecore.model.hashing import key_groups
-from flamecore.model.messages import Committed, Delivered, Failing, Prepare, Prepared, Reached, Report, Resume, Settled
+from flamecore.model.messages import (
+    Committed,
+    Delivered,
+    Failing,
+    MinTimes,
+    Prepare,
+    Prepared,
+    Reached,
+    Report,
+    Resume,
+    Settled,
+)
 from flamecore.model.meta import MIN_FRONT, FrontId
 from flamecore.model.plan import Plan
 from flamecore.model.settings import JobSettings, StateTable
@@ -232,6 +243,52 @@ def test_a_worker_stores_what_is_below_the_cut_and_says_so() -> None:
         manifest = Manifest("", 3, 7, 2, 0.0, {}, 1, (), (part,))
         state = await load_state(bench.store, Codec(), manifest, range(128), {"count": key_groups})
         assert state == {"count": {"a": 1, "b": 1}}
+
+    working(body)
+
+
+def test_a_single_worker_cuts_at_the_time_that_it_has_released() -> None:
+    """Then it need not set apart what the sinks do not have yet, nor keep it."""
+
+    async def body(bench: Bench) -> None:
+        segments = len(bench.plan.segments.inbound)
+        words = ["a", "b"] * 1000
+        bench.admit(*words)
+        bench.worker.receive("acker/0", MinTimes((1500,) * segments))
+        bench.worker.flush(0.0)
+        (operation,) = bench.worker.compiled.stateful.values()
+        assert bench.worker.fronts[1].uncommitted == 2000
+        bench.commits.prepare(Prepare(7, 2))
+        assert bench.worker.fronts[1].uncommitted == 500
+        _, answer = await bench.post.next()
+        assert answer.time == 1500
+        assert answer.fronts == ((1, 1499, 1500, False),)
+        manifest = Manifest("", 3, 7, 1500, 0.0, {}, 1, (), tuple(Part(*part) for part in answer.parts))
+        state = await load_state(bench.store, Codec(), manifest, range(128), {"count": key_groups})
+        assert state == {"count": {"a": 750, "b": 750}}
+        bench.worker.receive("acker/0", MinTimes((2000,) * segments))
+        bench.admit("a", start=2000)
+        bench.worker.flush(0.0)
+        assert operation._notes, "it trims after many records"
+        bench.admit(*words, start=2001)
+        bench.worker.receive("acker/0", MinTimes((4001,) * segments))
+        bench.worker.flush(0.0)
+        assert not operation._notes
+
+    working(body)
+
+
+def test_a_single_worker_does_not_cut_behind_a_record_that_ends_the_job() -> None:
+    """The sinks do not get as far, and the snapshot would wait for them."""
+
+    async def body(bench: Bench) -> None:
+        segments = len(bench.plan.segments.inbound)
+        bench.admit("a", "b", [], "c")  # type: ignore[arg-type]
+        bench.worker.receive("acker/0", MinTimes((4,) * segments))
+        bench.worker.flush(0.0)
+        bench.commits.prepare(Prepare(7, 2))
+        answer = (await bench.post.next())[1]
+        assert answer.time == 2
 
     working(body)
 
@@ -757,6 +814,31 @@ def test_a_snapshot_that_a_worker_waits_for_is_taken_before_the_interval_is_over
         sent = [message for _, message in job.post.sent if isinstance(message, Prepare)]
         job.post.sent.clear()
         return sent
+
+    run(body)
+
+
+def test_a_snapshot_is_recorded_once_the_sinks_hold_all_below_the_time_of_the_worker() -> None:
+    async def body() -> None:
+        job = await Job().open(interval_s=3600.0)
+        running = asyncio.create_task(job.coordinator.run())
+        job.completion.receive(Delivered("out", 5))
+        job.coordinator.hasten()
+        for worker in (1, 0):
+            fronts = ((1, "nine", 9, False),) if worker == 0 else ()
+            job.coordinator.receive(Prepared(1, worker, fronts, (), time=9))
+        await settle()
+        job.completion.receive(Delivered("out", 8))
+        job.coordinator.advance()
+        await settle()
+        assert job.told == []
+        job.completion.receive(Delivered("out", 9))
+        job.coordinator.advance()
+        await settle()
+        assert job.told == [("sync", 9), ("commit", commit_blob(1, 1))]
+        assert job.history.start == 9
+        running.cancel()
+        await asyncio.wait((running,))
 
     run(body)
 

@@ -10,7 +10,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, compress, count, islice, repeat
-from operator import eq, is_, is_not, ne
+from operator import eq, is_, is_not, itemgetter, ne
 from typing import Any, Final
 
 from flamecore.model.hashing import check_key
@@ -27,9 +27,7 @@ _PLAIN: Final = frozenset({int, float, str, bytes, bool, type(None)})
 """Types of states that cannot be changed in place, and neither can a tuple of them."""
 
 _MOST_KEPT: Final = 400_000
-_MOST_INTEGERS: Final = 2_000_000
-"""Most states that stay in the top layer at a cut, while which items wait: 0.1 us each, or 20 ns each if they are known
-to be integers."""
+"""Most states that stay in the top layer at a cut: items wait while they are listed, up to 0.1 us each."""
 
 _FEW: Final = 8
 """All states leave the top when fewer than an eighth of them have changed since the last cut: to compare eight takes as
@@ -103,6 +101,43 @@ class _Changed(Mapping[object, object]):
 
     def values(self) -> Any:
         return self._pick(self._states)
+
+
+class _Left(Mapping[object, object]):
+    """The changed ones of states that leave the top, and are not changed any more, picked out as they are asked for.
+
+    Args:
+        states: All states; `ABSENT` where there is none.
+        before: The states before of the first ones, in their sequence.
+        differ: Function that tells whether two of these differ.
+    """
+
+    def __init__(
+        self,
+        states: Mapping[object, object],
+        before: Iterable[object],
+        differ: Callable[[object, object], bool],
+    ) -> None:
+        self._states, self._before, self._differ = states, before, differ
+
+    def items(self) -> Any:
+        differ = map(self._differ, self._states.values(), chain(self._before, repeat(ABSENT)))
+        return (item for item in compress(self._states.items(), differ) if item[1] is not ABSENT)
+
+    def __bool__(self) -> bool:
+        return any(True for _ in self.items())
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self.items())
+
+    def __iter__(self) -> Iterator[object]:
+        return map(itemgetter(0), self.items())
+
+    def __getitem__(self, key: object) -> object:
+        return dict(self.items())[key]
+
+    def values(self) -> Any:
+        return map(itemgetter(1), self.items())
 
 
 # Not a dictionary of changes beside one of states: each item would write twice. A list of the states on top stays
@@ -203,8 +238,45 @@ class LayeredState:
         # States that `trim` has not moved in time are moved now: there is one such layer only.
         self._old.update(self._unmoved)
         self.key_types.update(map(type, since))
-        top, stays = self.top, self._stays()
+        top = self.top
         now = dict(zip(since, map(top.get, since, repeat(self._initial)), strict=True))
+        stays = self._stays()
+        changed = self._list(since) if stays else self._leave(since)
+        may_stay = self.integers or (len(top) <= _MOST_KEPT and _unchangeable(changed))
+        if stays and may_stay:
+            top.update(now)
+            self._since, self._left = since, {}
+        else:
+            top.update((self._keys[at], ABSENT) for at in self._absent)
+            self._left, self._old = (top, self._old) if self._old else ({}, top)
+            self.top, self._keys, self._kept, self._absent, self._since = now, [], [], [], {}
+        self._may_stay, self._changed = may_stay, changed
+        self._unmoved, self._moved = iter(self._left.items()), 0
+        return changed
+
+    def _stays(self) -> bool:
+        """Return whether the top stays at this cut, if it can."""
+        if not self._may_stay or len(self.top) > _MOST_KEPT:
+            return False
+        return not self._kept or len(self._kept) <= _FEW * len(self._changed)
+
+    def _leave(self, since: Mapping[object, object]) -> Mapping[object, object]:
+        """Return the changes among states that leave the top, without a look at all of them."""
+        top, initial, differ = self.top, self._initial, ne if self.integers else is_not
+        first = {key for key, state in since.items() if not differ(state, initial)}
+        if first and self._kept:
+            known = compress(zip(self._keys, self._kept, strict=True), map(first.__contains__, self._keys))
+            first -= {key for key, state in known if state is not ABSENT and differ(state, initial)}
+        top.update(since)
+        first |= {self._keys[at] for at in self._absent if top[self._keys[at]] is initial}
+        begun = [key for key in first if self._below(key) is ABSENT]
+        top.update(dict.fromkeys(begun, ABSENT))
+        kept, self._absent = self._kept, []
+        return _Left(top, kept, differ) if kept or begun else top
+
+    def _list(self, since: Mapping[object, object]) -> _Changed:
+        """Return the changes among states that stay on top, and keep a list of these."""
+        top = self.top
         # For a moment, so that they are listed in their places.
         top.update(since)
         states = [*top.values()]
@@ -212,17 +284,7 @@ class LayeredState:
         new = [*islice(reversed(top), len(top) - len(self._keys))]
         new.reverse()
         self._keys += new
-        changed = self._numbers_changed(states) if self.integers else self._changed_since(states)
-        self._may_stay = self.integers or (len(changed) <= _MOST_KEPT and _unchangeable(changed))
-        if stays and self._may_stay:
-            top.update(now)
-            self._since, self._left = since, {}
-        else:
-            top.update((self._keys[at], ABSENT) for at in self._absent)
-            self._left, self._old = (top, self._old) if self._old else ({}, top)
-            self.top, self._keys, self._kept, self._absent, self._since = now, [], [], [], {}
-        self._changed, self._unmoved, self._moved = changed, iter(self._left.items()), 0
-        return changed
+        return self._numbers_changed(states) if self.integers else self._changed_since(states)
 
     def _changed_since(self, states: list[object]) -> _Changed:
         """Compare the states of this cut with those of the last one, and keep them for the next."""
@@ -257,11 +319,6 @@ class LayeredState:
                 before[at] = initial - 1
         self._absent, self._kept = [], numbers
         return _Changed(self._keys, numbers, before, ne, 0 if none else len(new))
-
-    def _stays(self) -> bool:
-        """Return whether the top stays at this cut."""
-        most = _MOST_INTEGERS if self.integers else _MOST_KEPT
-        return self._may_stay and len(self.top) <= most and len(self._kept) <= _FEW * len(self._changed)
 
     def trim(self) -> None:
         """Merge some of the states that left the top below, to save work at the next cut."""

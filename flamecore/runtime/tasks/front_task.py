@@ -323,7 +323,7 @@ class FrontTask:
     # each in smaller batches that the merge then cuts.
     def _has_room(self, group: Collection[Reading]) -> bool:
         """Return whether the partition that is furthest behind has room for a batch."""
-        reading = min(group, key=_next_time) if len(group) > 1 else next(iter(group))
+        reading = min(group, key=_coming_time) if len(group) > 1 else next(iter(group))
         return reading.exhausted or self._room.has_room(reading.front.number, reading.limit)
 
     async def _read_round(self) -> None:
@@ -415,8 +415,8 @@ class FrontTask:
         return reading.held < self._room.most // 2 and now - reading.held_since < _HELD_S
 
 
-def _next_time(reading: Reading) -> int:
-    return reading.front.next_time
+def _coming_time(reading: Reading) -> int:
+    return reading.front.coming_time
 
 
 class Heartbeats:

@@ -12,12 +12,12 @@ import pytest
 
 from flamecore.abc.source import Batch, Reader
 from flamecore.errors import SourceError
-from flamecore.model.clock import BlockTimes, next_blocks
+from flamecore.model.clock import BLOCK, BlockTimes, next_blocks
 from flamecore.model.messages import Found, FoundNothing, FrontEnded
 from flamecore.model.meta import FrontId
 from flamecore.model.settings import JobSettings
 from flamecore.runtime.parts.front import Front
-from flamecore.runtime.parts.room import BlockRoom, Room
+from flamecore.runtime.parts.room import BlockRoom, Room, room_of
 from flamecore.runtime.tasks import front_task
 from flamecore.runtime.tasks.front_search import FrontSearch
 from flamecore.runtime.tasks.front_task import FrontTask, Reading, StopSignal
@@ -113,6 +113,26 @@ def make(
     ]
     plan: Any = SimpleNamespace(snapshots=False, settings=JobSettings())
     return FrontTask(readings, hosts, plan, room, hosts.stop), hosts, room  # type: ignore[arg-type]
+
+
+def test_behind_the_end_of_a_job_the_front_with_the_next_block_is_read_first() -> None:
+    """Not that which came to the end first: room is dealt by the next blocks, so it has none."""
+    token = BLOCK.set(4)
+    try:
+        ends = {1: BlockTimes(1).time(5), 2: BlockTimes(2).time(1)}
+        assert ends[2] < ends[1]
+        begun = next_blocks(ends[1])
+        fronts = [
+            Front(FrontId("n", str(number)), number, clock="blocks", start=end, begun=begun)
+            for number, end in ends.items()
+        ]
+        hosts = Hosts(fronts, (1, 2))
+        readings = [Reading(front, Numbers(10, -1, 1_000_000)) for front in fronts]
+        plan: Any = SimpleNamespace(snapshots=False, settings=JobSettings())
+        task = FrontTask(readings, hosts, plan, room_of("blocks")(hosts.fronts, 2), hosts.stop)  # type: ignore[arg-type]
+        assert task._may_read()
+    finally:
+        BLOCK.reset(token)
 
 
 def test_partitions_are_read_in_turn_and_each_ends_when_it_is_exhausted() -> None:

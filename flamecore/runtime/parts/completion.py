@@ -42,6 +42,8 @@ class Completion:
             self._end = max(self._end, message.end)
         elif isinstance(message, Reached):
             self._reached[message.rear] = message.failure
+            # A snapshot may wait for just that while another sink is still on its way to the record.
+            self._stored[message.rear] = max(self._stored[message.rear], message.failure.at.time)
         elif isinstance(message, Failing):
             self._failing = self._failing or message.failure
         else:

@@ -112,6 +112,7 @@ class Worker:
         # All workers have to cut at one time. A single one needs none that others know, too.
         self.chooses = plan.workers == 1 and plan.snapshots
         self._earliest = MIN_TIME  # the least time at which it cuts
+        self._released = MIN_TIME  # the time up to which it had released in the flush before
         self._trimmed = 0  # number of records admitted when it trimmed last
 
     # -- input -----------------------------------------------------------------------------------------------------
@@ -183,7 +184,7 @@ class Worker:
             if self.listener.receive(int(sender.rpartition("/")[2]), message):
                 self.schedule.grow()
         elif kind is Settled:
-            self.trim(message.time)
+            self.trim(max(message.time, self._earliest))
         elif kind is Busy:
             if self.compiled.shares is not None:
                 self.compiled.shares.note(message)
@@ -266,9 +267,14 @@ class Worker:
         """Choose the least time at which this worker cuts, if it is the only one: that up to which it has released.
 
         Its history below is dropped at once. Kept until the sinks hold the outputs, it would leave the caches of the
-        processor, and the garbage collector would look at all of it.
+        processor, and the garbage collector would look at all of it. But a snapshot waits until the sinks hold all
+        below its time: only while they keep up, which is if they hold all that was released before.
         """
-        self._earliest = self.listener.min_time(self.plan.segments.last)
+        released, before = self.listener.min_time(self.plan.segments.last), self._released
+        self._released = released
+        if self.delivered() < before:
+            return
+        self._earliest = released
         if self.ingress.admitted - self._trimmed >= _MANY:
             self._trimmed = self.ingress.admitted
             self.trim(self._earliest)

@@ -29,7 +29,7 @@ from flamecore.model.messages import (
     Resume,
     Settled,
 )
-from flamecore.model.meta import MIN_FRONT, FrontId
+from flamecore.model.meta import MIN_FRONT, FrontId, GlobalTime
 from flamecore.model.plan import Plan
 from flamecore.model.settings import JobSettings, StateTable
 from flamecore.runtime.codec.codec import Codec
@@ -269,11 +269,17 @@ def test_a_single_worker_cuts_at_the_time_that_it_has_released() -> None:
         bench.worker.receive("acker/0", MinTimes((2000,) * segments))
         bench.admit("a", start=2000)
         bench.worker.flush(0.0)
-        assert operation._notes, "it trims after many records"
+        assert operation._notes, "a snapshot would have to wait for the sinks"
+        bench.commits.prepare(Prepare(8, 1600))
+        assert (await bench.post.next())[1].time == 1600
+        bench.worker.receive("rear/out", Delivered("out", 2000))
         bench.admit(*words, start=2001)
         bench.worker.receive("acker/0", MinTimes((4001,) * segments))
         bench.worker.flush(0.0)
-        assert not operation._notes
+        assert not operation._notes, "it trims after many records"
+        bench.worker.receive("job", Settled(2000))
+        bench.commits.prepare(Prepare(9, 2000))
+        assert (await bench.post.next())[1].time == 4001
 
     working(body)
 
@@ -837,6 +843,16 @@ def test_a_snapshot_is_recorded_once_the_sinks_hold_all_below_the_time_of_the_wo
         await settle()
         assert job.told == [("sync", 9), ("commit", commit_blob(1, 1))]
         assert job.history.start == 9
+        job.coordinator.hasten()
+        job.completion.receive(Delivered("out", 10))
+        job.coordinator.advance()
+        job.coordinator.receive(Prepared(2, 1, (), (), time=12))
+        job.coordinator.receive(Prepared(2, 0, ((1, "twelve", 12, False),), (), time=12))
+        failure = Failure(None, "map", "x", None, Cause("it fails"), at=GlobalTime(14, 1))
+        job.completion.receive(Reached("out", failure))
+        job.coordinator.advance()
+        await settle()
+        assert job.history.start == 12, "of what was before a record that ends the job"
         running.cancel()
         await asyncio.wait((running,))
 

@@ -245,9 +245,8 @@ class SnapshotCoordinator:
                 if not first and not self._history.changed_by(answers):
                     await self._history.tidy_once()
                     return
-            time = self._time = max(time, *[answer.time for answer in answers])
-            await self._wait_until_stored(time)
-            async with asyncio.timeout(limit):
+                time = self._time = max(time, *[answer.time for answer in answers])
+                await self._wait_until_stored(time)
                 # Announced before any sink is told: with the wall clock a sink whose snapshot then fails would be ahead
                 # of all that the state accounts for.
                 await self._history.announce(number, time)
@@ -261,6 +260,8 @@ class SnapshotCoordinator:
             why = "the store does not answer"
             if ballot.late:
                 why = f"no answer of worker {', '.join(map(str, ballot.late))}"
+            elif (slow := self._behind(time)) is not None:
+                why = slow.writer.deadline.pending or f"sink {slow.collector.name!r} has not stored its output"
             elif syncing is not None:  # or it waits for a batch being written
                 why = (
                     syncing.writer.deadline.pending
@@ -275,10 +276,14 @@ class SnapshotCoordinator:
 
     async def _wait_until_stored(self, time: int) -> None:
         """Wait until every rear has stored everything below the time of a snapshot, which a worker may have chosen."""
-        # Without a limit of its own: the sinks have theirs, for each batch.
         while max(self._completion.stored, self._plan.start) < time:
             self._stored.clear()
             await self._stored.wait()
+
+    def _behind(self, time: int) -> RearTask | None:
+        """Return a rear that has not stored everything below a time; None: there is none."""
+        behind = max(self._completion.stored, self._plan.start) < time
+        return min(self._rears, key=lambda rear: rear.reached, default=None) if behind else None
 
     def _tell(self) -> None:
         if self._history.beginning:

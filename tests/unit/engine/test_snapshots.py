@@ -566,7 +566,8 @@ class Rear:
 
     def __init__(self, told: list[Any]) -> None:
         self.told = told
-        self.writer = self  # of its sink
+        self.writer = self.deadline = self.collector = self  # of its sink
+        self.name, self.pending, self.reached = "out", "", 0
 
     async def sync(self, time: int) -> None:
         self.told.append(("sync", time))
@@ -855,6 +856,23 @@ def test_a_snapshot_is_recorded_once_the_sinks_hold_all_below_the_time_of_the_wo
         assert job.history.start == 12, "of what was before a record that ends the job"
         running.cancel()
         await asyncio.wait((running,))
+
+    run(body)
+
+
+@pytest.mark.parametrize("pending", ["", "sink 'out' takes long to write a batch"])
+def test_a_sink_that_does_not_come_to_the_time_of_a_snapshot_is_named(pending: str) -> None:
+    async def body() -> None:
+        job = await Job().open(commit_timeout_s=0.05)
+        job.coordinator._rears[0].pending = pending  # type: ignore[attr-defined]
+        job.completion.receive(Delivered("out", 5))
+        committing = asyncio.create_task(job.coordinator.commit())
+        await settle()
+        job.coordinator.receive(Prepared(1, 1, (), (), time=9))
+        job.coordinator.receive(Prepared(1, 0, ((1, "nine", 9, False),), (), time=9))
+        with pytest.raises(JobError, match=pending or "sink 'out' has not stored its output"):
+            await committing
+        assert job.told == []
 
     run(body)
 

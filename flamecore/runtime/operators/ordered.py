@@ -577,11 +577,14 @@ class OrderedOperator(StatefulOperator):
 
     def _pending(self, outcome: Outcome) -> list[Timer]:
         """Return the timers of an outcome, by time and tag, those for the watermark last."""
-        timers = sorted({Timer(*timer) for timer in outcome.timers}, key=_BY_KIND)
-        if any(not timer.mark for timer in timers) and not self._vertex.timers:
-            raise FlowMistake(f"it sets a timer, and {type(self._vertex).__qualname__}.timers is not set")
-        if any(not (MIN_TIME < timer.time <= MAX_TIME and MIN_TIME <= timer.tag <= MAX_TIME) for timer in timers):
-            raise FlowMistake(f"it sets a timer beyond 64 bits: {timers}")
+        timers = [Timer(*timer) for timer in outcome.timers]
+        if len(timers) > 1:
+            timers = sorted({*timers}, key=_BY_KIND)
+        for time, tag, mark in timers:
+            if not mark and not self._vertex.timers:
+                raise FlowMistake(f"it sets a timer, and {type(self._vertex).__qualname__}.timers is not set")
+            if not (MIN_TIME < time <= MAX_TIME and MIN_TIME <= tag <= MAX_TIME):
+                raise FlowMistake(f"it sets a timer beyond 64 bits: {timers}")
         return timers
 
     def _is_past(self, timer: Timer, key: Any, place: bytes, now: Now, due: Timer | None) -> bool:

@@ -590,6 +590,8 @@ def _check_drawn(seed: int) -> int:
             shown = repr(record)
             after, found_alone = work.step(record, given, moment, key)
             assert repr(record) == shown
+            if work.waits_alike(record, after):
+                assert (work.due(record, moment), work.hold(record)) == (work.due(after, moment), work.hold(after))
             record = after
             alone += found_alone
             if isinstance(given, Watermark):
@@ -608,21 +610,23 @@ def test_drawn_stories_of_a_key_do_not_depend_on_other_keys(seeds: Callable[...,
 # Mistakes: a text of the step, and what it is replaced by.
 
 MISTAKES = {
-    "windows that end before their timers": ("yield scope.limit + 1, _ENDS", "yield scope.limit - 40, _ENDS"),
+    "windows that end before their timers": ("(scope.limit + 1, _ENDS", "(scope.limit - 40, _ENDS"),
     "elements out of order": ("insort(scope.waiting, ", "(lambda line, each, key: line.append(each))(scope.waiting, "),
     "elements that come too soon": ("scope.waiting[0][0] < self.input:", "scope.waiting[0][0] <= self.input:"),
     "timers that hold nothing": ("for alarm in alarms if alarm.holds]", "for alarm in ()]"),
-    "timers out of order": ("due := min(self._due(), default=None)", "due := max(self._due(), default=None)"),
+    "timers out of order": ("return min(due)", "return max(due)"),
     "timers of processing time that run too soon": ("alarm.at <= self.now and", "alarm.at <= self.now + 1 and"),
-    "timers of event time that run too late": ("if alarm.at <= self.input if", "if alarm.at < self.input if"),
+    "timers of event time that run too late": ("(alarm.at <= self.input if", "(alarm.at < self.input if"),
     "timers that run twice": ("[name, tag]\n            scope.clear(name, tag)\n", "[name, tag]\n"),
     "windows that stay": ("expired = scope.limit < self.input", "expired = False"),
-    "elements that are never too late": ("self.function.expiry(window) < self.input or (", "False or ("),
-    "cells that are not written": (
-        "contents = tuple((name, frozen[name])",
-        "contents = tuple((name, scope.frozen[name])",
-    ),
-    "what is due too late": ("at += [self.expiry(cell.window) + 1 for", "at += [self.expiry(cell.window) + 3 for"),
+    "elements that are never too late": ("if too_late or limit < self.input:", "if too_late:"),
+    "elements that are never late": ("too_late = late and", "too_late = False and"),
+    "cells that are not written": ("waiting = scope.freeze(),", "waiting = None,"),
+    "timers that are not written": ("alarms is before.alarms and not waiting", "not waiting"),
+    "elements that are forgotten": ("before.alarms and not waiting and", "before.alarms and"),
+    "what is due too late": ("end = self.expiry(window) + 1\n", "end = self.expiry(window) + 3\n"),
+    "timers that count as before": ("after.window and cell.alarms is after.alarms", "after.window"),
+    "waiting elements that count as before": ("same or cell.waiting or after.waiting", "same"),
     "outputs at the time of the timer": ('f"on_{alarm.name}", alarm.output,', 'f"on_{alarm.name}", alarm.at,'),
 }
 

@@ -24,6 +24,10 @@ _WAITING, _ALARM, _ENDS = range(3)
 """Kinds of what is due at a time, in order: an element of the instant before, a timer, the end of a window."""
 
 
+Due = tuple[int, int, int, int, str, str]
+"""(time, kind, end of the window, its start, name, tag) of what is due."""
+
+
 class FnCell(NamedTuple):
     """The state of one window.
 
@@ -105,6 +109,12 @@ class Function:
         """Return the initial record of a key."""
         return _NOTHING
 
+    @cached_property
+    def patience(self) -> int | None:
+        """Most microseconds of an element behind the watermark; None: no limit."""
+        lateness = 0 if self.function.ordered else self.function.lateness
+        return None if lateness is None else duration(lateness)
+
     def expiry(self, window: Window) -> int:
         """Return the greatest watermark at which a window is still there."""
         return min(window.end - 1 + self.lateness, MAX - 1)
@@ -138,21 +148,40 @@ class Function:
         least: int | None = None
         for cell in record.open:
             alarms = cell.alarms
+            if isinstance(alarms, tuple) and not alarms:
+                continue
             for hold in _holds(alarms) if isinstance(alarms, tuple) else alarms.contents.holds():
                 if least is None or hold < least:
                     least = hold
         return least
 
+    def waits_alike(self, record: FnRecord, other: FnRecord) -> bool:
+        """Return whether two records hold and wait for the same, as far as can be told without a look at all timers."""
+        if len(record.open) != len(other.open):
+            return False
+        for cell, after in zip(record.open, other.open, strict=True):
+            # Timers that no call has changed are the same object.
+            same = cell.window == after.window and cell.alarms is after.alarms
+            if cell is not after and (not same or cell.waiting or after.waiting):
+                return False
+        return True
+
     def due(self, record: FnRecord, moment: Moment) -> tuple[int | None, int | None]:
         """Return the next watermark and clock at which a step may do anything."""
-        alarms: list[Alarm] = []
-        for cell in record.open:
-            alarms += cell.alarms if isinstance(cell.alarms, tuple) else cell.alarms.contents.first()
-        at = [alarm.at for alarm in alarms if alarm.domain == "event"]
-        at += [self.expiry(cell.window) + 1 for cell in record.open]
-        at += [cell.waiting[0][0] + 1 for cell in record.open if cell.waiting]
-        clocks = [alarm.at for alarm in alarms if alarm.domain == "processing"]
-        return min(at, default=None), min(clocks, default=None)
+        at: int | None = None
+        clock: int | None = None
+        for window, _, alarms, waiting in record.open:
+            end = self.expiry(window) + 1
+            if at is None or end < at:
+                at = end
+            if waiting and waiting[0][0] < at:
+                at = waiting[0][0] + 1
+            for alarm in alarms if isinstance(alarms, tuple) else alarms.contents.first():
+                if alarm.domain == "event":
+                    at = min(at, alarm.at)
+                elif clock is None or alarm.at < clock:
+                    clock = alarm.at
+        return at, clock
 
 
 def _holds(alarms: tuple[Alarm, ...]) -> list[int]:
@@ -173,9 +202,12 @@ class _Step:
             self.output = moment.input if held is None else min(moment.input, held)
         else:
             self.output = moment.output
+        self.before = {cell.window: cell for cell in record.open}
         self.scopes: dict[Window, Scope] = {}
-        for cell in record.open:
-            self._open(cell.window, dict(cell.contents), cell.alarms).waiting = list(cell.waiting)
+        for window, contents, alarms, waiting in record.open:
+            scope = self._open(window, dict(contents), alarms)
+            if waiting:
+                scope.waiting = list(waiting)
         self.outputs: list[Output] = []
         self.place: Place = ()
         self.ran = 0
@@ -188,15 +220,21 @@ class _Step:
 
     def result(self) -> FnRecord:
         """Return the record after the step."""
-        kept = []
-        for window in ordered(self.scopes):
-            scope = self.scopes[window]
-            frozen = scope.frozen | {name: held.freeze() for name, held in scope.contents.items()}
-            contents = tuple((name, frozen[name]) for name in sorted(frozen) if frozen[name])
-            alarms = scope.alarms.freeze()
-            if contents or alarms or scope.waiting:
-                kept.append(FnCell(window, contents, alarms, tuple(scope.waiting)))
+        windows = ordered(self.scopes) if len(self.scopes) > 1 else self.scopes
+        kept = [cell for window in windows if (cell := self._kept(window)) is not None]
         return FnRecord(tuple(kept)) if kept else _NOTHING
+
+    def _kept(self, window: Window) -> FnCell | None:
+        """Return the state of a window after the step: the very one before it, if nothing has changed."""
+        scope, before = self.scopes[window], self.before.get(window)
+        contents, alarms, waiting = scope.freeze(), scope.alarms.freeze(), scope.waiting
+        if before is not None and contents is None and alarms is before.alarms and not waiting and not before.waiting:
+            return before
+        if contents is None:
+            stored = () if before is None else before.contents
+        else:
+            stored = tuple([(name, contents[name]) for name in sorted(contents) if contents[name]])
+        return FnCell(window, stored, alarms, tuple(waiting)) if stored or alarms or waiting else None
 
     def element(self, element: Element) -> None:
         """Give an element to the function, in each of its windows."""
@@ -205,21 +243,25 @@ class _Step:
                 f"a retraction of {element.value!r} comes to {self.function.function.__name__}, which takes none back",
                 hint="Use panes='accumulating' or 'discarding' before a stateful function.",
             )
-        windows = ordered(set(self.function.windows.assign(element.at, element.value, element.windows)))
-        if not windows:
+        windows = [*self.function.windows.assign(element.at, element.value, element.windows)]
+        if len(windows) > 1:
+            windows = ordered(set(windows))
+        elif not windows:
             self.outputs.append(Drop(element.value, element.at, "no window", None))
-        ordered_input = self.function.function.ordered
-        patience = 0 if ordered_input else self.function.function.lateness
-        behind = None if patience is None else element.at + duration(patience)
+        ordered_input, patience = self.function.function.ordered, self.function.patience
         late = element.at < self.input
+        too_late = late and patience is not None and element.at + patience < self.input
         for window in windows:
-            if self.function.expiry(window) < self.input or (behind is not None and behind < self.input):
+            scope = self.scopes.get(window)
+            limit = self.function.expiry(window) if scope is None else scope.limit
+            if too_late or limit < self.input:
                 self.outputs.append(Drop(element.value, element.at, "lateness", window))
                 continue
             if late:
                 self.outputs.append(Late(element.value, element.at))
                 late = False
-            scope = self.scopes.get(window) or self._open(window, {}, ())
+            if scope is None:
+                scope = self._open(window, {}, ())
             if ordered_input:
                 insort(scope.waiting, (element.at, element.value), key=itemgetter(0))
                 continue
@@ -243,7 +285,7 @@ class _Step:
 
     def _run_due(self, *, placed: bool = False) -> None:
         """Run everything that is due, with what is set meanwhile."""
-        while due := min(self._due(), default=None):
+        while due := self._due():
             time, kind, end, start, *own = due
             window = Window(start, end)
             scope = self.scopes[window]
@@ -265,6 +307,7 @@ class _Step:
             if kind == _ENDS:
                 self._call(scope, "on_expiry", window.end - 1, place, self.key, scope.show(window.end - 1))
                 del self.scopes[window]
+                self.before.pop(window, None)
                 continue
             name, tag = own
             alarm = scope.alarms.contents.by_tag[name, tag]
@@ -274,17 +317,21 @@ class _Step:
             if self.input == MAX and alarm.domain == "event":
                 scope.clear(name, tag)  # the input is over: one that sets itself again would run for ever
 
-    def _due(self) -> Iterable[tuple[int, int, int, int, str, str]]:
-        """Yield time, kind, window's end and start, name and tag of what is due, at least of the first."""
+    def _due(self) -> Due | None:
+        """Return what is due first, or None."""
+        due: list[Due] = []
         for window, scope in self.scopes.items():
             if scope.waiting and scope.waiting[0][0] < self.input:
-                yield scope.waiting[0][0] + 1, _WAITING, window.end, window.start, "", ""
+                due.append((scope.waiting[0][0] + 1, _WAITING, window.end, window.start, "", ""))
             expired = scope.limit < self.input
-            for alarm in scope.alarms.contents.first():
-                if alarm.at <= self.input if alarm.domain == "event" else alarm.at <= self.now and not expired:
-                    yield alarm.at, _ALARM, window.end, window.start, alarm.name, alarm.tag
+            due += [
+                (alarm.at, _ALARM, window.end, window.start, alarm.name, alarm.tag)
+                for alarm in scope.alarms.contents.first()
+                if (alarm.at <= self.input if alarm.domain == "event" else alarm.at <= self.now and not expired)
+            ]
             if expired:
-                yield scope.limit + 1, _ENDS, window.end, window.start, "", ""
+                due.append((scope.limit + 1, _ENDS, window.end, window.start, "", ""))
+        return min(due) if due else None
 
     def _call(self, scope: Scope, method: str, at: int, place: Place, *args: Any) -> None:
         instance = self.function.function()
@@ -296,7 +343,7 @@ class _Step:
             called = _with_values(self.function.wrap, called, scope)
         if lenient:
             alarms, count = scope.alarms.freeze(), len(self.outputs)
-            scope.frozen = scope.frozen | {name: held.freeze() for name, held in scope.contents.items()}
+            scope.freeze()
         try:
             for value in called(*args) or ():
                 time = at

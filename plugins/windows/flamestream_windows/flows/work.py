@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from flamecore.abc.operator import Record as Kept
 from flamecore.abc.operator import Work
-from flamecore.model.ordered import Now, Outcome, Timer
+from flamecore.model.ordered import KEPT, Now, Outcome, Timer
 from flamestream_windows.engine import values
 from flamestream_windows.engine.functions import FnRecord, Function
 from flamestream_windows.engine.grouping import Grouping
@@ -84,12 +84,14 @@ class TimedWork(Work):
         retraction = self._kind is not None and self._kind(payload) == RETRACTION
         windows = (value.window,) if self._keeps_windows else _ALL
         moment = Moment(_engine(now.watermark), None, now.time)
-        record = self._nothing if state is None else self._spelled(state)
+        before = self._nothing if state is None else self._spelled(state)
         element = Element(value, self._at(payload), windows, retraction)
-        record, outputs = self._step.step(record, element, moment, key)
+        record, outputs = self._step.step(before, element, moment, key)
         stamps = [_stamp(key, output) for output in outputs]
         for kind, _, _ in stamps:
             self._count(kind)
+        if state is not None and self._waits_alike(before, record):
+            return Outcome(self._stored(record), stamps, KEPT)
         return self._outcome(record, moment, stamps)
 
     def _count(self, kind: int) -> None:
@@ -130,8 +132,7 @@ class TimedWork(Work):
     ) -> Outcome:
         if record is self._nothing and waiting is None:
             return Outcome(None, outputs)
-        timers = [Timer(*turn, True) for turn in self._turns(record, moment)]
-        timers += [Timer(*turn) for turn in self._ticks(record, moment)]
+        timers = self._timers(record, moment)
         if waiting is None:
             return Outcome(self._stored(record), outputs, timers, self._step.hold(record))
         timers.append(Timer(*waiting.outputs[waiting.first][0], True))  # then comes the next
@@ -145,17 +146,17 @@ class TimedWork(Work):
         """Return the record of a state."""
         return state
 
+    def _waits_alike(self, before: Any, record: Any) -> bool:
+        """Return whether a record is known to hold and wait for the same as one before it."""
+        return False
+
     @abstractmethod
-    def _turns(self, record: Any, moment: Moment) -> Iterator[Turn]:
-        """Yield the watermarks for which a record waits."""
+    def _timers(self, record: Any, moment: Moment) -> list[Timer]:
+        """Return the watermarks and processing times for which a record waits."""
 
     @abstractmethod
     def _turn(self, record: Any, output: Any, moment: Moment) -> Turn:
         """Return the watermark for which an output has waited."""
-
-    @abstractmethod
-    def _ticks(self, record: Any, moment: Moment) -> Iterator[Turn]:
-        """Yield the processing times for which a record waits."""
 
     @abstractmethod
     def _tick(self, step: Any, record: Any, timer: Timer, moment: Moment, key: Any) -> tuple[Any, list[values.Output]]:
@@ -201,7 +202,14 @@ class GroupingWork(TimedWork):
             return state._replace(open=row_of(state.open))
         return state if self._alike is None or type(state) is not tuple else self._alike.spelled(state)
 
+    def _timers(self, record: Record, moment: Moment) -> list[Timer]:
+        timers = [Timer(*turn, True) for turn in self._turns(record, moment)]
+        if self._step.timed:
+            timers += [Timer(*turn) for turn in self._ticks(record, moment)]
+        return timers
+
     def _turns(self, record: Record, moment: Moment) -> Iterator[Turn]:
+        """Yield the watermarks for which a record waits."""
         if self._alike is None or not every(record.open, self._alike.is_alike):
             # The first is enough, as what is due behind it waits for its turn: a key may have thousands of windows.
             if (turn := self._step.turn(record, moment)) is not None:
@@ -217,8 +225,9 @@ class GroupingWork(TimedWork):
         return self._step.due_of(cell, moment), start
 
     def _ticks(self, record: Record, moment: Moment) -> Iterator[Turn]:
+        """Yield the processing times for which a record waits."""
         targets = self._step.strategy.trigger.targets
-        for cell in record.open if self._step.timed else ():
+        for cell in record.open:
             yield from ((target, cell.window.start) for target in targets(cell.trigger) if target > moment.clock)
 
     def _tick(
@@ -252,18 +261,18 @@ class FunctionWork(TimedWork):
         ]
         return (FnRecord(tuple(exact)), timers, hold)
 
-    def _turns(self, record: FnRecord, moment: Moment) -> Iterator[Turn]:
-        watermark, _ = self._step.due(record, moment)
-        if watermark is not None:
-            yield watermark, 0
+    def _waits_alike(self, before: FnRecord, record: FnRecord) -> bool:
+        return self._step.waits_alike(before, record)
+
+    def _timers(self, record: FnRecord, moment: Moment) -> list[Timer]:
+        watermark, clock = self._step.due(record, moment)
+        timers = [] if watermark is None else [Timer(watermark, 0, True)]
+        if clock is not None:
+            timers.append(Timer(clock, 0))
+        return timers
 
     def _turn(self, record: FnRecord, output: Any, moment: Moment) -> Turn:
         return output.place[0], 0
-
-    def _ticks(self, record: FnRecord, moment: Moment) -> Iterator[Turn]:
-        _, clock = self._step.due(record, moment)
-        if clock is not None:
-            yield clock, 0
 
     def _tick(
         self, step: Function, record: FnRecord, timer: Timer, moment: Moment, key: Any

@@ -158,10 +158,24 @@ class Scope:
         limit: The latest time of an event timer: the expiry of the window.
         show: Makes a timestamp of microseconds what the function is given.
         input: The input watermark.
+        is_changed: Whether the frozen contents are others than at first.
         output: The output watermark.
     """
 
-    __slots__ = ("alarms", "at", "contents", "frozen", "input", "limit", "now", "output", "present", "show", "waiting")
+    __slots__ = (
+        "alarms",
+        "at",
+        "contents",
+        "frozen",
+        "input",
+        "is_changed",
+        "limit",
+        "now",
+        "output",
+        "present",
+        "show",
+        "waiting",
+    )
 
     def __init__(
         self,
@@ -176,11 +190,22 @@ class Scope:
         self.frozen = frozen
         self.input = input
         self.contents: dict[str, Held] = {}
+        self.is_changed = False
         self.alarms = Held(ALARMS, alarms)
         self.at = self.present = self.now = 0
         self.waiting: list[tuple[int, Any]] = []
         self.limit = limit
         self.output = output
+
+    def freeze(self) -> dict[str, tuple[Any, ...] | Version] | None:
+        """Freeze the contents, so that they are those before a later call; return them, or None if none has changed."""
+        frozen = self.frozen
+        for name, held in self.contents.items():
+            now = held.freeze()
+            if now is not frozen.get(name, ()):
+                frozen[name] = now
+                self.is_changed = True
+        return frozen if self.is_changed else None
 
     def clear(self, name: str, tag: str) -> None:
         """Forget a timer, if it is set."""
@@ -258,7 +283,7 @@ class Cell(Generic[V]):
     def __get__(self, instance: object | None, owner: type) -> Any:
         if instance is None:
             return self
-        return self.view(self, _scope_of(instance))
+        return self.view(self, instance.__dict__.get(SCOPE) or _scope_of(instance))
 
     def __set__(self, instance: object, value: object) -> None:
         raise AttributeError(f"{self.name} is a cell; put {value!r} into it with its methods, such as set()")

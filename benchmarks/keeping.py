@@ -25,7 +25,8 @@ from benchmarks.throughput import digests, learn_stems
 INTERVAL_S: Final = 0.5
 MANY: Final = 1_000_000
 """Words of the large vocabulary."""
-WANTED: Final = 0.85
+WANTED: Final = {"word_count": 0.95, "index": 0.9, "many_words": 0.9}
+AWAY_WANTED: Final = 0.85
 _LITTLE: Final = 10
 
 Measured = dict[str, Any]
@@ -68,7 +69,7 @@ def compare(*, words: int, pages: int, rounds: int) -> tuple[Table, dict[str, An
     """Measure every job with and without snapshots, in one process, several rounds."""
     table, facts = _table(""), dict[str, Any]()
     for job, size in {"word_count": words, "index": pages, "many_words": words}.items():
-        _alternate(table, facts, f"{job}, 1 worker", partial(_embedded, job, size), rounds)
+        _alternate(table, facts, f"{job}, 1 worker", partial(_embedded, job, size), rounds, WANTED[job])
     return table, {"jobs": facts, "targets": table.targets}
 
 
@@ -82,7 +83,8 @@ def compare_away(*, words: int, pages: int, rounds: int) -> tuple[Table, dict[st
     with tempfile.TemporaryDirectory() as folder, transport("socket") as over:
         for job, size in sizes.items():
             full, little = _written(Path(folder), job, size), _written(Path(folder), job, _LITTLE)
-            _alternate(table, facts, f"{job}, 2 processes", partial(_away, job, full, little, over), rounds)
+            run = partial(_away, job, full, little, over)
+            _alternate(table, facts, f"{job}, 2 processes", run, rounds, AWAY_WANTED)
     return table, {"jobs": facts, "targets": table.targets}
 
 
@@ -91,7 +93,9 @@ def _table(where: str) -> Table:
     return Table(f"Throughput with a snapshot every {INTERVAL_S * 1000:.0f} ms{where}", columns)
 
 
-def _alternate(table: Table, facts: dict[str, Any], name: str, run: Callable[[bool], Measured], rounds: int) -> None:
+def _alternate(
+    table: Table, facts: dict[str, Any], name: str, run: Callable[[bool], Measured], rounds: int, wanted: float
+) -> None:
     pairs = [(run(False), run(True)) for _ in range(rounds)]
     facts[name] = pairs
     if len({each["sequence"] for pair in pairs for each in pair}) > 1:
@@ -105,8 +109,8 @@ def _alternate(table: Table, facts: dict[str, Any], name: str, run: Callable[[bo
     if min(each["seconds"] for each, _ in pairs) < 2 * INTERVAL_S:
         table.note("a run that is over before the second snapshot says nothing")
         return
-    table.target(name, f"{name}: times without, by the wall", wall, WANTED)
-    table.target(name, f"{name}: times without, by least CPU time", least, WANTED)
+    table.target(name, f"{name}: times without, by the wall", wall, wanted)
+    table.target(name, f"{name}: times without, by least CPU time", least, wanted)
 
 
 def _embedded(job: str, size: int, kept: bool) -> Measured:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -138,6 +139,34 @@ def test_a_job_that_keeps_state_goes_on_with_it_and_runs_on_behind() -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGKILL")
+def test_outputs_in_partitions_stay_without_state() -> None:
+    for use in ("jsonl", "csv", "sqlite"):
+        sink = (f"sink.counts.use={use}", "sink.counts.path=parts", "sink.counts.order=partitioned")
+        settings = [argument for each in sink for argument in ("--set", each)]
+        assert run("run", "job.toml", "-q", *settings, BAD="x,y,z").returncode == 0
+        before = {
+            path: path.read_bytes() for path in sorted(Path().glob("parts/**/*")) or [Path("parts")] if path.is_file()
+        }
+        assert before
+        refused = run("retry", "dead.jsonl", *settings)
+        assert refused.returncode == 2
+        assert "'counts' is in partitions" in refused.stderr
+        assert "[state]" in refused.stderr
+        assert {path: path.read_bytes() for path in before} == before
+        assert letters() == ["x", "y", "z"]
+        shutil.rmtree("parts") if Path("parts").is_dir() else Path("parts").unlink()
+        Path("dead.jsonl").unlink()
+
+
+def test_outputs_in_partitions_are_added_to_with_state() -> None:
+    Path("job.toml").write_text(JOB + STATE)
+    settings = ("--set", "sink.counts.path=parts", "--set", "sink.counts.order=partitioned")
+    assert run("run", "job.toml", "-q", *settings, BAD="x,y,z").returncode == 0
+    assert retry(*settings) == 0
+    merged = run("merge-output", "parts").stdout.splitlines()
+    assert [json.loads(line) for line in merged] == [["a", 1], ["a", 2], ["x", 1], ["y", 1], ["z", 1]]
+
+
 @pytest.mark.parametrize("state", ["", STATE], ids=["without state", "with state"])
 def test_a_retry_that_is_killed_or_fails_goes_on_and_nothing_comes_twice(state: str) -> None:
     Path("job.toml").write_text(JOB + state)

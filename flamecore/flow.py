@@ -57,7 +57,8 @@ class Flow(FlowGraph):
         `job.check_mutation` say.
 
         Returns:
-            For each sink, the list of its outputs in order.
+            For each sink, the list of its outputs in order. Its attribute `dead_letters` has the records that were left
+            out, where `job.on_error` or that of a source is "dead_letter".
 
         Raises:
             GraphError, ConfigError: The flow or the settings cannot work.

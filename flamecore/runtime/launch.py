@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 from flamecore.abc.config import HERE, JobConfig
 from flamecore.abc.transport import SUPERVISOR, TransportContext
 from flamecore.errors import ConfigError
+from flamecore.model.failure import DeadLetter
 from flamecore.model.flow import FlowGraph
+from flamecore.model.plan import DEAD_LETTERS
 from flamecore.runtime.cluster.placement import TOKEN, check_findable, refusals, too_many_workers
 from flamecore.runtime.config import defaults
 from flamecore.runtime.config.job_spec import JobSpec
@@ -145,7 +147,8 @@ def run_embedded(
         if name not in sources:
             raise unknown_key(f"source.{name}", sources, where=f": flow {flow.name!r} has no such source (inputs)")
     outputs = Outputs({sink.name: [] for sink in graph.sinks})
-    job = make_job(make_config(layer), flow, given={**outputs, **inputs})
+    letters = {} if DEAD_LETTERS in sources else {DEAD_LETTERS: outputs.dead_letters}
+    job = make_job(make_config(layer), flow, given={**letters, **outputs, **inputs})
     try:
         outputs.report = to_the_end(job)
     except BaseException as error:
@@ -204,10 +207,15 @@ class Outputs(dict[str, list[Any]]):
     It is empty for a sink that another driver was configured for.
 
     Attributes:
+        dead_letters: The records that were left out, in order, where `job.on_error` or that of a source is
+            "dead_letter"; empty where another driver was configured for them.
         report: The result of the job.
     """
 
-    report: JobReport = JobReport(JobStats())
+    def __init__(self, outputs: Mapping[str, list[Any]]) -> None:
+        super().__init__(outputs)
+        self.dead_letters: list[DeadLetter] = []
+        self.report = JobReport(JobStats())
 
     def __missing__(self, name: str) -> list[object]:
         raise KeyError(f"no sink {name!r}; the flow has {', '.join(map(repr, self))}")

@@ -165,8 +165,9 @@ class SpecBuilder:
     def _check_nothing_is_given(self) -> None:
         if self._given:
             on = self._config.deploy.on
+            names = [name for name in self._given if name != DEAD_LETTERS or name in self._edges.sources]
             raise ConfigError(
-                f'deploy.on = "{on}", and a program hands over {", ".join(self._given)}: they are in its process alone',
+                f'deploy.on = "{on}", and a program hands over {", ".join(names)}: they are in its process alone',
                 hint=f"Leave deploy.on out; or run the job by its file: flamestream run JOB.toml --on {on}",
                 path="deploy.on",
             )
@@ -278,7 +279,11 @@ class SpecBuilder:
             wanting.insert(0, "job.on_error")
         if not wanting:
             return None
-        if config.dead_letter is None or config.dead_letter.use is None:
+        edge, given = config.dead_letter or Edge(), None
+        if edge.use in (None, defaults.HANDED_OVER) and DEAD_LETTERS not in self._edges.sources:
+            given = self._given.get(DEAD_LETTERS)
+        use = edge.use or (None if given is None else defaults.HANDED_OVER)
+        if use is None:
             raise ConfigError(
                 f'{wanting[0]} = "dead_letter", and no sink for dead letters is configured',
                 hint=f'For example: [dead_letter] use = "{defaults.FILE_OF_RECORDS}", path = "dead.jsonl"',
@@ -290,12 +295,11 @@ class SpecBuilder:
                 hint="Give the flow's sink another name.",
                 path=f"sink.{DEAD_LETTERS}",
             )
-        context = EdgeContext(DEAD_LETTERS, DeadLetter, None, fingerprint, job=self._name)
-        driver: type[Sink] = self._plugins.guarded("sink", config.dead_letter.use, DEAD_LETTERS)
-        edge = config.dead_letter
+        context = EdgeContext(DEAD_LETTERS, DeadLetter, given, fingerprint, job=self._name)
+        driver: type[Sink] = self._plugins.guarded("sink", use, DEAD_LETTERS)
         if "mode" in getattr(driver.Options, "__struct_fields__", ()):  # a second run must not lose those of the first
             edge = replace(edge, options={"mode": "append", **edge.options})
-        return self._edge(driver, config.dead_letter.use, DEAD_LETTERS, edge, context)
+        return self._edge(driver, use, DEAD_LETTERS, edge, context)
 
     def _fingerprint(self, graph: Graph) -> str:
         """Return a digest of all that outputs depend on.
@@ -546,7 +550,8 @@ def resolve(
         config: The configuration.
         flow: The flow to run.
         given: Values that a program hands over, by name of the source, and lists that take outputs, by name of the
-            sink. They use the driver for values handed over; a sink only if no other is configured for it.
+            sink, and of dead letters. They use the driver for values handed over; a sink only if no other is configured
+            for it.
         plugins: The installed plugins.
         problems: Takes the problems, besides those that it holds already.
     """

@@ -292,6 +292,37 @@ def test_dead_letters_need_a_place() -> None:
     assert laid_out(given=GIVEN, dead_letter__use="keeper").dead_letter is None
 
 
+@pytest.mark.parametrize("use", [{}, {"dead_letter.use": "memory"}], ids=["by default", "by name"])
+def test_a_program_gets_its_dead_letters(use: dict[str, Any]) -> None:
+    flow = fc.Flow("shares")
+    flow.source("numbers", int).map(lambda number: 12 // number).sink("shares")
+    settings = {"job.on_error": "dead_letter", "source.numbers.on_error": "dead_letter", **use}
+    for workers in (1, 3):
+        outputs = flow.run({"numbers": [3, 0, "x", 4, 0]}, workers=workers, settings=settings)
+        assert outputs == {"shares": [4, 3]}
+        assert [(letter["vertex"], letter["position"], letter["record"]) for letter in outputs.dead_letters] == [
+            ("map", "value 2 of numbers", "0"),
+            (None, "value 3 of numbers", "'x'"),
+            ("map", "value 5 of numbers", "0"),
+        ]
+    assert flow.run({"numbers": [3]}).dead_letters == []
+    with pytest.raises(fc.FlameError) as error:
+        flow.run({"numbers": [0, 1, "x"]}, settings={"job.on_error": "dead_letter"})
+    assert len(error.value.outputs.dead_letters) == 1  # type: ignore[attr-defined]  # of every error of a run
+
+
+def test_dead_letters_of_a_program_go_where_it_says(tmp_path: Path) -> None:
+    flow = fc.Flow("shares")
+    flow.source("dead_letter", int).map(lambda number: 12 // number).sink("shares")
+    settings = {"job.on_error": "dead_letter"}
+    with pytest.raises(ConfigError, match="no sink for dead letters"):  # records of a source are no place for them
+        flow.run({"dead_letter": [0, 6]}, settings=settings)
+    file = {"dead_letter.use": "jsonl", "dead_letter.path": str(tmp_path / "dead.jsonl")}
+    outputs = flow.run({"dead_letter": [0, 6]}, settings={**settings, **file})
+    assert (outputs, outputs.dead_letters) == ({"shares": [2]}, [])
+    assert (tmp_path / "dead.jsonl").read_text().count("\n") == 1
+
+
 def test_a_sink_with_the_name_of_dead_letters_is_refused() -> None:
     flow = fc.Flow("words")
     flow.source("lines", str).sink("dead_letter")

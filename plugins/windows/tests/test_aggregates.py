@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from flamestream_windows import aggregates as agg
 from flamestream_windows import windows as w
 from flamestream_windows.engine.grouping import Grouping
-from flamestream_windows.engine.keyed import Keys
 from flamestream_windows.engine.values import Element, Firing
 from flamestream_windows.model.aggregates import LEFT, RIGHT, Aggregate, Cogroup, Joined, named
 from flamestream_windows.model.strategy import strategy
 from flamestream_windows.model.windows import Same
+from flamestream_windows.testing.keyed import Keys
 
 INTS = st.lists(st.integers(-9, 9), max_size=8)
 

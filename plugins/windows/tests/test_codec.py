@@ -12,20 +12,19 @@ from flamecore.runtime.codec.codec import Codec
 from flamestream_windows import windows as w
 from flamestream_windows.engine.functions import FnRecord, Function
 from flamestream_windows.engine.grouping import Grouping
-from flamestream_windows.engine.keyed import Keys
-from flamestream_windows.engine.origins import Origins
 from flamestream_windows.engine.values import Element, Record, Watermark
 from flamestream_windows.model.aggregates import Collect
 from flamestream_windows.model.panes import Pane
 from flamestream_windows.model.times import MAX
 from flamestream_windows.model.watermarks import Bounded, Estimate, Estimator
+from flamestream_windows.testing.keyed import Keys
 from flamestream_windows.testing.laws import draw_events, draw_strategy
 
 
 @pytest.fixture
 def codec() -> Codec:
     made = Codec()
-    for kind in (Record, FnRecord, Pane, Estimate, Origins):
+    for kind in (Record, FnRecord, Pane, Estimate):
         made.declare(kind)
     return made
 
@@ -84,11 +83,10 @@ def test_records_of_functions_come_back_as_they_were(codec: Codec) -> None:
     assert keys.records == {}
 
 
-def test_panes_estimates_and_origins_come_back_as_they_were(codec: Codec) -> None:
+def test_panes_and_estimates_come_back_as_they_were(codec: Codec) -> None:
     pane = Pane("k", [1, 2], w.Window(0, 10), w.Timing.LATE, 3, last=True)
     estimator = Estimator(Bounded(5), 10, max_ahead=100)
     estimate, _ = estimator.observe(estimator.start(), None, 77)
-    origins = Origins.of(["a", "b"]).mark("a", 10).idle("b")
-    for value in (pane, estimate, origins):
+    for value in (pane, estimate):
         again = codec.decode(codec.encode(value))
         assert (again, type(again), repr(again)) == (value, type(value), repr(value))

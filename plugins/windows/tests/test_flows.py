@@ -20,11 +20,11 @@ from flamestream_windows import aggregates as agg
 from flamestream_windows import triggers as t
 from flamestream_windows import watermarks
 from flamestream_windows.engine.grouping import Grouping
-from flamestream_windows.engine.keyed import Keys
 from flamestream_windows.engine.values import Drop, Element, Firing, Late
 from flamestream_windows.model.aggregates import Aggregate
 from flamestream_windows.model.strategy import strategy
 from flamestream_windows.model.times import MAX
+from flamestream_windows.testing.keyed import Keys
 
 TICK = timedelta(microseconds=1)
 

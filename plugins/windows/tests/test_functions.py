@@ -16,10 +16,10 @@ from flamecore.errors import ConsistencyError, GraphError
 from flamestream_windows import windows as w
 from flamestream_windows.engine import functions
 from flamestream_windows.engine.functions import FnRecord, Function
-from flamestream_windows.engine.keyed import Keys
 from flamestream_windows.engine.values import Clock, Drop, Element, Emit, Late, Moment, Output, Timer, Watermark
 from flamestream_windows.model.times import MAX, MIN, date_of, instant
 from flamestream_windows.model.windows import Fixed, WindowFn
+from flamestream_windows.testing.keyed import Keys
 
 
 class Driven:

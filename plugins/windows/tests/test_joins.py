@@ -11,12 +11,12 @@ import pytest
 from flamestream_windows.engine.functions import Function
 from flamestream_windows.engine.grouping import Grouping
 from flamestream_windows.engine.joins import as_of, distinct, inactive, interval_join
-from flamestream_windows.engine.keyed import Keys
 from flamestream_windows.engine.values import Drop, Element, Emit, Firing, Late
 from flamestream_windows.model.aggregates import LEFT, RIGHT, Cogroup, How, Joined
 from flamestream_windows.model.strategy import strategy
 from flamestream_windows.model.times import MAX, MIN
 from flamestream_windows.model.windows import Fixed
+from flamestream_windows.testing.keyed import Keys
 
 RUNS = 300
 Seeds = Callable[..., range]

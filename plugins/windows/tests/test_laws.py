@@ -15,7 +15,6 @@ import pytest
 
 from flamestream_windows.engine import tree
 from flamestream_windows.engine.grouping import Grouping
-from flamestream_windows.engine.keyed import Keys
 from flamestream_windows.engine.values import Clock, Element, Firing, Watermark
 from flamestream_windows.model import triggers, windows
 from flamestream_windows.model.aggregates import Collect
@@ -23,6 +22,7 @@ from flamestream_windows.model.panes import Timing
 from flamestream_windows.model.strategy import Strategy
 from flamestream_windows.model.times import MAX
 from flamestream_windows.testing import cases, laws
+from flamestream_windows.testing.keyed import Keys
 from flamestream_windows.testing.laws import LawError, check_run, draw_events, draw_strategy, draw_windows
 from flamestream_windows.testing.oracle import WATERMARK, Expected, Given, final_panes
 
@@ -191,7 +191,7 @@ def test_a_mistake_in_the_grouping_is_caught(
 def test_a_mistake_among_keys_is_caught(
     mistake: str, own_cases: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _put(monkeypatch, "Keys", _mutant("flamestream_windows.engine.keyed", *KEYED[mistake]).Keys)
+    _put(monkeypatch, "Keys", _mutant("flamestream_windows.testing.keyed", *KEYED[mistake]).Keys)
     assert _is_caught(own_cases)
 
 

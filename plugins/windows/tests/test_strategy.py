@@ -160,6 +160,18 @@ def test_windows_that_never_end_need_a_trigger_if_the_input_does_not() -> None:
     check_emits(strategy(MINUTE), endless=True)
 
 
+def test_a_strategy_knows_whether_its_windows_are_alike() -> None:
+    assert strategy(MINUTE, lateness=5).is_final
+    assert not strategy(MINUTE, time="earliest").is_final
+    assert not strategy(MINUTE, emit=t.at_watermark()).is_final
+    assert not strategy(w.sessions(seconds=1)).is_final
+    assert strategy(w.sessions(seconds=1)).is_sessions
+    assert not strategy(w.sessions(seconds=1), lateness=1).is_sessions
+    assert strategy(MINUTE, emit="updates", panes="discarding").is_updates
+    assert not strategy(MINUTE, emit="updates", panes="retracting").is_updates
+    assert not strategy(MINUTE, emit=t.count(1).repeat(), panes="discarding").is_updates
+
+
 def test_behind_a_grouping_a_trigger_goes_on() -> None:
     before = t.at_watermark(early=t.every(minutes=1) | t.count(5), late=t.count(3))
     after = t.at_watermark(early=AfterSynchronizedProcessingTime() | t.count(1), late=t.count(1))

@@ -16,10 +16,10 @@ from flamecore.testing import assert_deterministic, assert_exactly_once
 from flamestream_windows import watermarks
 from flamestream_windows.engine import joins
 from flamestream_windows.engine.functions import Function
-from flamestream_windows.engine.keyed import Keys
 from flamestream_windows.engine.values import Element, Emit
 from flamestream_windows.model.aggregates import LEFT, RIGHT
 from flamestream_windows.model.times import MAX
+from flamestream_windows.testing.keyed import Keys
 
 TICK = timedelta(microseconds=1)
 Record = tuple[int, str, int, int | None]

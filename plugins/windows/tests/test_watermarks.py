@@ -1,4 +1,4 @@
-"""Watermark strategies at a front, and the watermark that several origins agree on."""
+"""Watermark strategies at a front."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from flamestream_windows import watermarks
-from flamestream_windows.engine.origins import Origin, Origins
-from flamestream_windows.model.times import MAX, MIN
+from flamestream_windows.model.times import MIN
 from flamestream_windows.model.watermarks import Estimator, WatermarkStrategy, default_step
 
 
@@ -114,35 +113,3 @@ def test_strategies_compare_and_print() -> None:
 )
 def test_the_default_step_divides_the_smallest_size(sizes: tuple[int, ...], step: int) -> None:
     assert default_step(*sizes) == step
-
-
-def test_the_least_of_several_origins_counts() -> None:
-    origins = Origins.of(["a", "b"])
-    assert origins.watermark == MIN
-    origins = origins.mark("a", 10)
-    assert (origins.watermark, origins.slowest) == (MIN, "b")
-    origins = origins.mark("b", 7)
-    assert (origins.watermark, origins.slowest) == (7, "b")
-    assert origins.mark("b", 3) == origins
-
-
-def test_an_idle_origin_holds_nothing_back_and_comes_again() -> None:
-    origins = Origins.of(["a", "b"]).mark("a", 10).idle("b")
-    assert origins.watermark == 10
-    origins = origins.mark("b", 4)
-    assert (origins.watermark, origins.slowest) == (10, "b")
-    assert origins.mark("a", 20).watermark == 10
-    assert origins.mark("a", 20).mark("b", 15).watermark == 15
-    assert origins.idle("a").idle("b").watermark == 10
-
-
-def test_an_ended_origin_closes_or_waits_for_what_follows() -> None:
-    origins = Origins.of(["a", "b"]).mark("a", 10).mark("b", 5)
-    closed = origins.end("b", close=True)
-    assert closed.watermark == 10
-    assert closed.end("a", close=True).watermark == MAX
-    kept = origins.end("a", close=False).end("b", close=False)
-    assert (kept.watermark, kept.slowest) == (5, None)
-    assert kept.mark("a", 12).watermark == 12
-    assert dict(kept.by_name)["b"] == Origin(5, "ended")
-    assert Origins.of(["new"], 40).watermark == 40

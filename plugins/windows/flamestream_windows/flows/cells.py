@@ -20,7 +20,6 @@ from flamecore.abc.operator import Cells, Part, Turn, Watermarks
 from flamecore.model.batch import Ascending, ascending, extremes, in_order
 from flamecore.model.ordered import Now, Timer
 from flamestream_windows.engine.grouping import Grouping
-from flamestream_windows.engine.short import is_final, is_updates
 from flamestream_windows.flows.slim import Slim
 from flamestream_windows.flows.stamps import DROPPED, LATE, VALUE, Form
 from flamestream_windows.model.aggregates import Count
@@ -545,8 +544,8 @@ def group_cells(grouping: Grouping, form: Form) -> GroupCells | None:
     """Return the cells of a grouping; None: its windows are not alike."""
     strategy = grouping.strategy
     if isinstance(strategy.windows, Same):
-        return AgainCells(grouping, form) if is_final(strategy) else None
+        return AgainCells(grouping, form) if strategy.is_final else None
     apart = isinstance(strategy.windows, (Fixed, Calendar, Global))
-    if is_final(strategy) and (apart or isinstance(strategy.windows, Sliding)):
+    if strategy.is_final and (apart or isinstance(strategy.windows, Sliding)):
         return FinalCells(grouping, form)
-    return UpdateCells(grouping, form) if is_updates(strategy) and apart else None
+    return UpdateCells(grouping, form) if strategy.is_updates and apart else None

@@ -10,7 +10,6 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from flamestream_windows.engine.grouping import Grouping
-from flamestream_windows.engine.short import is_final, is_sessions, is_updates
 from flamestream_windows.engine.tree import rank, row_of
 from flamestream_windows.engine.values import Cell, Record
 from flamestream_windows.model.strategy import Strategy
@@ -105,8 +104,8 @@ class UpdateAlike(Alike):
 def alike(grouping: Grouping) -> Alike | None:
     """Return what the windows of a grouping have in common; None: they are not alike."""
     strategy = grouping.strategy
-    if isinstance(strategy.windows, Same) and not is_final(strategy):
+    if isinstance(strategy.windows, Same) and not strategy.is_final:
         return None
-    if is_final(strategy) or is_sessions(strategy):
+    if strategy.is_final or strategy.is_sessions:
         return FinalAlike(strategy)
-    return UpdateAlike(strategy) if is_updates(strategy) else None
+    return UpdateAlike(strategy) if strategy.is_updates else None

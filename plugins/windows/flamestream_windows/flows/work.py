@@ -23,7 +23,6 @@ from flamecore.model.ordered import KEPT, Now, Outcome, Timer
 from flamestream_windows.engine import values
 from flamestream_windows.engine.functions import FnRecord, Function
 from flamestream_windows.engine.grouping import Grouping
-from flamestream_windows.engine.short import is_sessions
 from flamestream_windows.engine.tree import every, find, row_of
 from flamestream_windows.engine.values import Clock, Drop, Element, Emit, Firing, Late, Moment, Record, Watermark
 from flamestream_windows.flows.cells import group_cells
@@ -176,7 +175,7 @@ class GroupingWork(TimedWork):
             self.cells = group_cells(step, form)
             if self.cells is not None:
                 self.cells.tell = self._count
-            if is_sessions(step.strategy):
+            if step.strategy.is_sessions:
                 runs = SessionRuns(step, form)
                 self.process_run, self.on_mark_run, self.least = runs.take, runs.end, 1
                 self.stored = lambda record: self._exact(runs.exact(record))

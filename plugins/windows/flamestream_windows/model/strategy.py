@@ -10,7 +10,7 @@ from flamecore.errors import GraphError
 from flamestream_windows.model.aggregates import Aggregate, invertible
 from flamestream_windows.model.times import MAX, duration, spell
 from flamestream_windows.model.triggers import AfterCount, AfterWatermark, Never, Repeatedly, Trigger
-from flamestream_windows.model.windows import Same, Window, WindowFn
+from flamestream_windows.model.windows import Same, Sessions, Window, WindowFn
 
 Panes = Literal["accumulating", "discarding", "retracting"]
 Time = Literal["end", "earliest", "latest", "shifted"]
@@ -70,6 +70,27 @@ class Strategy:
     def silent(self) -> bool:
         """Return whether no window gives a pane before the input has ended."""
         return self.windows.endless and not self.trigger.early()
+
+    @property
+    def is_final(self) -> bool:
+        """Return whether each window gives one pane, at its end, when it expires, and none joins others."""
+        return self.trigger == FINAL and self.time == "end" and not self.windows.merging
+
+    @property
+    def is_updates(self) -> bool:
+        """Return whether each window gives a pane with each element, at its end, and no other."""
+        return (
+            self.trigger == UPDATES
+            and self.time == "end"
+            and not self.windows.merging
+            and self.panes != "retracting"
+            and (self.on_time, self.closing) == ("if_any", "if_any")
+        )
+
+    @property
+    def is_sessions(self) -> bool:
+        """Return whether windows are sessions that give one pane, at their end, and take nothing behind it."""
+        return type(self.windows) is Sessions and self.trigger == FINAL and self.time == "end" and self.lateness == 0
 
     def after(self) -> Strategy:
         """Return the strategy of what comes of a grouping by this one."""

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from flamestream_windows.engine.grouping import Grouping
-from flamestream_windows.engine.keyed import Keyed, Keys
 from flamestream_windows.engine.values import Drop, Element, Firing, Timer
 from flamestream_windows.model import triggers, windows
 from flamestream_windows.model.aggregates import Collect
@@ -21,6 +20,7 @@ from flamestream_windows.model.strategy import Strategy
 from flamestream_windows.model.times import MAX
 from flamestream_windows.model.triggers import Look, State, Trigger
 from flamestream_windows.model.windows import GLOBAL, Window, WindowFn
+from flamestream_windows.testing.keyed import Keyed, Keys
 
 Case = Mapping[str, Any]
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flamestream_windows.engine.grouping import Grouping
-from flamestream_windows.engine.keyed import Keyed, Keys
 from flamestream_windows.engine.tree import Tree
 from flamestream_windows.engine.values import (
     Clock,
@@ -35,6 +34,7 @@ from flamestream_windows.model.panes import Timing
 from flamestream_windows.model.strategy import Strategy
 from flamestream_windows.model.times import MAX, MIN
 from flamestream_windows.model.windows import Window
+from flamestream_windows.testing.keyed import Keyed, Keys
 
 Event = tuple[Hashable, Input]
 """An element of a key, or a step of time, of no key."""

@@ -8,13 +8,13 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from flamestream_windows.engine.grouping import Grouping
-from flamestream_windows.engine.keyed import Keyed, Keys
 from flamestream_windows.engine.values import Drop, Element, Firing, Late
 from flamestream_windows.model.aggregates import Aggregate, Collect
 from flamestream_windows.model.panes import Dropped, Pane, Timing
 from flamestream_windows.model.strategy import Emit, Panes, Strategy, check_aggregate, strategy
 from flamestream_windows.model.times import MAX, duration, instant
 from flamestream_windows.model.windows import Fixed, WindowFn
+from flamestream_windows.testing.keyed import Keyed, Keys
 
 
 class Script:

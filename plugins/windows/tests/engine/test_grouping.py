@@ -13,12 +13,12 @@ from flamecore.errors import ConsistencyError
 from flamestream_windows import aggregates as agg
 from flamestream_windows import triggers as t
 from flamestream_windows.engine.grouping import Grouping
-from flamestream_windows.engine.keyed import Keys
 from flamestream_windows.engine.values import NOTHING, Clock, Drop, Element, Firing, Late, Moment, Timer, Watermark
 from flamestream_windows.model.strategy import Strategy, strategy
 from flamestream_windows.model.times import MAX, MIN
 from flamestream_windows.model.triggers import AfterProcessingTime, AfterWatermark, Never
 from flamestream_windows.model.windows import Fixed, Sliding, Window, WindowFn
+from flamestream_windows.testing.keyed import Keys
 from flamestream_windows.testing.laws import draw_events, draw_strategy
 
 TEN = Fixed(10)

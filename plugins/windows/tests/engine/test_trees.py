@@ -13,13 +13,13 @@ from flamestream_windows import aggregates as agg
 from flamestream_windows import triggers as t
 from flamestream_windows.engine import tree
 from flamestream_windows.engine.grouping import Grouping, born
-from flamestream_windows.engine.keyed import Keys
 from flamestream_windows.engine.tree import Row, Tree, rank
 from flamestream_windows.engine.values import Cell, Clock, Element, Firing, Watermark
 from flamestream_windows.model.aggregates import Collect
 from flamestream_windows.model.strategy import Strategy, strategy
 from flamestream_windows.model.times import MAX
 from flamestream_windows.model.windows import Sessions, Window
+from flamestream_windows.testing.keyed import Keys
 from flamestream_windows.testing.laws import draw_events, draw_strategy
 
 NEW = born(Grouping(strategy(Sessions(3)), agg.count()), Window(0, 3), False)

@@ -96,6 +96,7 @@ GROUPING = {
         "if time >= output and window.end > input:",
         "if True:",
     ),
+    "an output watermark that the windows of a key do not hold": ("held = grouping.hold(record)", "held = None"),
     "no hold for what is too late": ("expiry_hold = strategy.expiry(window)\n", "pass\n"),
     "panes that forget no hold": ("hold=None, expiry_hold=promised", "hold=cell.hold, expiry_hold=promised"),
     "late windows that are on time": ("self.merging and window.end <= self.input", "False"),
@@ -130,10 +131,6 @@ GROUPING = {
     "a record that can be changed": ("cells = self.cells.row\n", "cells = [*self.cells.row]\n"),
 }
 KEYED = {
-    "one output watermark for all keys": (
-        "return Moment(self.watermark, None, self.clock)",
-        "return Moment(self.watermark, self.output, self.clock)",
-    ),
     "an output watermark that holds nothing": ("held = self._first(2)", "held = None"),
     "keys in the order in which they came": ("        every.sort(", "        (lambda **_: None)("),
     "what is due sooner is forgotten": ("and time != earlier:", "and earlier is None:"),

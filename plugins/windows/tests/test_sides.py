@@ -10,7 +10,7 @@ from flamecore.errors import ConsistencyError
 from flamecore.runtime.codec.codec import Codec
 from flamestream_windows import windows as w
 from flamestream_windows.engine.sides import Side, SideRecord, WaitRecord
-from flamestream_windows.engine.values import Element, Emit, Moment
+from flamestream_windows.engine.values import Element, Emit
 from flamestream_windows.model.times import MAX
 from flamestream_windows.model.windows import Fixed, Window
 
@@ -28,7 +28,7 @@ class Driven:
 
     def add(self, value: Any, at: int, window: Window = FIVE) -> list[Any]:
         given = Element(value, at, (window,))
-        self.record, outputs = self.side.element(self.record, given, Moment(self.watermark), self.known)
+        self.record, outputs = self.side.element(self.record, given, self.watermark, self.known)
         return self._said(outputs)
 
     def pane(self, value: Any, window: Window = TEN, key: str = "k", retraction: bool = False) -> list[Any]:

@@ -127,7 +127,7 @@ class Function:
         Args:
             record: The record before.
             given: The input.
-            moment: The watermarks and the clock before it.
+            moment: The watermark and the clock before it.
             key: The key.
         """
         step = _Step(self, record, moment, key)
@@ -197,11 +197,8 @@ class _Step:
         self.key = key
         self.input = moment.input
         self.now = moment.clock
-        if moment.output is None:
-            held = function.hold(record)
-            self.output = moment.input if held is None else min(moment.input, held)
-        else:
-            self.output = moment.output
+        held = function.hold(record)
+        self.output = moment.input if held is None else min(moment.input, held)
         self.before = {cell.window: cell for cell in record.open}
         self.scopes: dict[Window, Scope] = {}
         for window, contents, alarms, waiting in record.open:

@@ -66,14 +66,17 @@ class Grouping:
         Args:
             record: The record before.
             given: The input.
-            moment: The watermarks and the clock before it.
+            moment: The watermark and the clock before it.
             key: The key, which says nothing here.
         """
         if isinstance(given, Element):
             quick = None if self.strategy.windows.merging else self._quietly(record, given, moment)
-            return self.bundle(record, (given,), moment) if quick is None else (quick, [])
+            if quick is not None:
+                return quick, []
         step = _Step(self, record, moment)
         match given:
+            case Element():
+                step.element(given)
             case Watermark(to):
                 step.watermark(to)
             case Clock(to):
@@ -103,19 +106,6 @@ class Grouping:
         if strategy.trigger.ready(strategy.trigger.on_element(cell.trigger, look), look):
             return None
         return Record(tree.put(record.open, accept(self, cell, element, moment.input, moment.input, look)))
-
-    def bundle(self, record: Record, elements: Iterable[Element], moment: Moment) -> tuple[Record, list[Output]]:
-        """Take several elements, and look at the triggers once.
-
-        A flow takes one element at a time.
-        """
-        step = _Step(self, record, moment)
-        touched: set[Window] = set()
-        for element in elements:
-            step.element(element, touched)
-        for window in ordered(touched):
-            step.look(window)
-        return step.result()
 
     def hold(self, record: Record) -> int | None:
         """Return where a key holds the output watermark, or None."""
@@ -278,11 +268,8 @@ class _Step:
         self.outputs: list[Output] = []
         self.input = moment.input
         self.now = moment.clock
-        if moment.output is None:
-            held = grouping.hold(record)
-            self.output = moment.input if held is None else min(moment.input, held)
-        else:
-            self.output = moment.output
+        held = grouping.hold(record)
+        self.output = moment.input if held is None else min(moment.input, held)
 
     def result(self) -> tuple[Record, list[Output]]:
         """Return the record after the step, and the outputs."""
@@ -294,8 +281,8 @@ class _Step:
 
     # Elements
 
-    def element(self, element: Element, touched: set[Window]) -> None:
-        """Take an element into its windows; add those to `touched`."""
+    def element(self, element: Element) -> None:
+        """Take an element into its windows, and look at their triggers."""
         windows = set(self.strategy.windows.assign(element.at, element.value, element.windows))
         if not windows:
             self.outputs.append(Drop(element.value, element.at, "no window", None))
@@ -312,7 +299,8 @@ class _Step:
             self.outputs.append(Late(element.value, element.at))
         for window in taken:
             self._accept(window, element)
-        touched.update(taken)
+        for window in taken:
+            self.look(window)
 
     def _accept(self, window: Window, element: Element) -> None:
         cell = self.cells.get(window)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
 from flamecore.errors import ConsistencyError
-from flamestream_windows.engine.values import Element, Emit, Moment, Output
+from flamestream_windows.engine.values import Element, Emit, Output
 from flamestream_windows.model.times import MIN
 from flamestream_windows.model.windows import Window, WindowFn, ordered
 
@@ -127,20 +127,18 @@ class Side:
         return min((each.at for each in record.waiting if each.holds), default=None)
 
     def element(
-        self, record: WaitRecord, element: Element, moment: Moment, side: SideRecord
+        self, record: WaitRecord, element: Element, watermark: int, side: SideRecord
     ) -> tuple[WaitRecord, list[Output]]:
         """Give an element what it looks at, once for each of its windows, or let it wait.
 
         Args:
             record: The record of its key.
             element: The element.
-            moment: The watermarks before it.
+            watermark: The input watermark before it.
             side: The side.
         """
         held = self.hold(record)
-        output = moment.output
-        if output is None:
-            output = moment.input if held is None else min(moment.input, held)
+        output = watermark if held is None else min(watermark, held)
         coming = [
             Waiting(element.at, element.value, self.windows.side(window), element.at >= output)
             for window in ordered(element.windows)

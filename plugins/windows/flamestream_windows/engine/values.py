@@ -15,16 +15,14 @@ Place = tuple[int, ...]
 
 
 class Moment(NamedTuple):
-    """The watermarks and the clock before a step.
+    """The watermark and the clock before a step. The output watermark is that of the key, which its record tells.
 
     Attributes:
         input: The input watermark (`LIWM`).
-        output: The output watermark (`LOWM`); None: that of the key, which its record tells.
         clock: Processing time, in microseconds.
     """
 
     input: int = MIN
-    output: int | None = None
     clock: int = MIN
 
 

@@ -14,7 +14,7 @@ from flamecore.abc.operator import Work
 from flamecore.model.hashing import stable_hash
 from flamecore.model.ordered import Now, Ordered, Outcome, Timer
 from flamestream_windows.engine.sides import Side, SideRecord, WaitRecord
-from flamestream_windows.engine.values import Element, Emit, Moment
+from flamestream_windows.engine.values import Element, Emit
 from flamestream_windows.flows.stamps import DROPPED, LATE, RETRACTION, VALUE, named_after
 from flamestream_windows.model.aggregates import LEFT, RIGHT
 from flamestream_windows.model.panes import Dropped, Pane
@@ -118,7 +118,7 @@ class SideWork(Work):
         late = [(LATE, at, value)] if at < watermark else []
         self.late += len(late)
         element = Element(value, at, (instant,))
-        waiting, outputs = self._side.element(record.waiting, element, Moment(watermark), side)
+        waiting, outputs = self._side.element(record.waiting, element, watermark, side)
         return self._outcome(SideState(side, waiting), [*late, *map(_stamp, outputs)])
 
     def on_time(self, key: Any, state: SideState | None, timer: Timer, now: Now) -> Outcome:

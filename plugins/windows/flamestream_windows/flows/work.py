@@ -82,7 +82,7 @@ class TimedWork(Work):
         value = payload if self._value is None else self._value(payload)
         retraction = self._kind is not None and self._kind(payload) == RETRACTION
         windows = (value.window,) if self._keeps_windows else _ALL
-        moment = Moment(_engine(now.watermark), None, now.time)
+        moment = Moment(_engine(now.watermark), now.time)
         before = self._nothing if state is None else self._spelled(state)
         element = Element(value, self._at(payload), windows, retraction)
         record, outputs = self._step.step(before, element, moment, key)
@@ -107,7 +107,7 @@ class TimedWork(Work):
 
     def _timed(self, step: Any, key: Any, state: Any, timer: Timer, now: Now) -> Outcome:
         to = _engine(now.watermark)
-        moment = Moment(to, None, now.time)
+        moment = Moment(to, now.time)
         state = self._spelled(state)
         if not timer.mark:
             record, outputs = self._tick(step, state, timer, moment, key)
@@ -117,7 +117,7 @@ class TimedWork(Work):
         if type(state) is Waiting:
             record, waiting, first = state
         else:
-            before = Moment(_engine(now.before), None, now.time)
+            before = Moment(_engine(now.before), now.time)
             record, outputs = step.step(state, Watermark(to), before, key)
             turns = [self._turn(state, output, before) for output in outputs]
             stamped = [(turn, _stamp(key, output)) for turn, output in zip(turns, outputs, strict=True)]

@@ -149,31 +149,25 @@ def strategy_of(spec: Case, switch: Switch) -> Strategy:
     )
 
 
-def replay(case: Case, *, bundles: bool = False) -> None:
+def replay(case: Case) -> None:
     """Play the events of a case, and compare the outputs with what it expects.
 
     Args:
         case: The case.
-        bundles: Whether triggers are looked at once for each bundle of elements, rather than after each element.
 
     Raises:
         CaseError: Something else came of it.
     """
-    events = case["events"]
-    if bundles:
-        events = case.get("spec_events", events)
-    else:
-        events = case.get("per_element_events", case.get("spec_events", events))
-    _Replay(strategy_of(case["windowing"], switch := Switch()), switch, case["check"], bundles).play(events)
+    events = case.get("per_element_events", case.get("spec_events", case["events"]))
+    _Replay(strategy_of(case["windowing"], switch := Switch()), switch, case["check"]).play(events)
 
 
 class _Replay:
-    def __init__(self, strategy: Strategy, switch: Switch, check: str, bundles: bool) -> None:
+    def __init__(self, strategy: Strategy, switch: Switch, check: str) -> None:
         self.grouping = Grouping(strategy, Collect())
         self.keys = Keys(self.grouping, clock=0)
         self.switch = switch
         self.stepwise = check == "stepwise"
-        self.bundles = bundles
         self.panes: list[tuple[Hashable, Firing]] = []
         self.dropped: Counter[str] = Counter()
 
@@ -199,15 +193,8 @@ class _Replay:
     # Events
 
     def _elements(self, event: Case) -> None:
-        given = [(each.get("key"), Element(each["value"], each["ts"])) for each in event["bundle"]]
-        if not self.bundles:
-            for key, element in given:
-                self._take(self.keys.element(key, element))
-            return
-        for key in dict.fromkeys(key for key, _ in given):
-            own = [element for its, element in given if its == key]
-            stepped = self.grouping.bundle(self.keys.record(key), own, self.keys.moment)
-            self._take(self.keys.replace(key, *stepped))
+        for each in event["bundle"]:
+            self._take(self.keys.element(each.get("key"), Element(each["value"], each["ts"])))
 
     def _watermark(self, event: Case) -> None:
         self._take(self.keys.advance(MAX if event["ts"] == "+inf" else event["ts"]))

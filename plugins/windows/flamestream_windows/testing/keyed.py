@@ -82,17 +82,14 @@ class Keys(Generic[R]):
 
     def give(self, key: Hashable, given: Input) -> list[Keyed]:
         """Step one key."""
-        return self.replace(key, *self.work.step(self.record(key), given, self.moment, key))
+        record, outputs = self.work.step(self.record(key), given, self.moment, key)
+        self._keep(key, record)
+        self._note(key)
+        return [(key, output) for output in outputs]
 
     def record(self, key: Hashable) -> R:
         """Return the record of a key."""
         return self.records.get(key, self.work.nothing)
-
-    def replace(self, key: Hashable, record: R, outputs: list[Output]) -> list[Keyed]:
-        """Replace the record of a key, and return its outputs with it."""
-        self._keep(key, record)
-        self._note(key)
-        return [(key, output) for output in outputs]
 
     def restore(self, records: Iterable[tuple[Hashable, R]]) -> None:
         """Go on from records of a snapshot."""
@@ -103,7 +100,7 @@ class Keys(Generic[R]):
     @property
     def moment(self) -> Moment:
         """Return the watermark and the clock, before the next step."""
-        return Moment(self.watermark, None, self.clock)
+        return Moment(self.watermark, self.clock)
 
     def _pass(self, given: Input, keys: list[Hashable]) -> list[tuple[Hashable, list[Output]]]:
         moment = self.moment

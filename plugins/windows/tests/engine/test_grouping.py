@@ -24,13 +24,6 @@ from flamestream_windows.testing.laws import draw_events, draw_strategy
 TEN = Fixed(10)
 
 
-def test_an_output_watermark_that_is_given_counts() -> None:
-    grouping = Grouping(Strategy(TEN, AfterWatermark(), time="earliest"), agg.collect())
-    own, _ = grouping.step(NOTHING, Element("a", 3), Moment(6))
-    shared, _ = grouping.step(NOTHING, Element("a", 3), Moment(6, output=1))
-    assert [grouping.hold(own), grouping.hold(shared)] == [9, 3]
-
-
 def test_steps_of_time_that_lead_nowhere_change_nothing() -> None:
     grouping = Grouping(strategy(TEN, emit=t.at_watermark(early=t.every(seconds=1)), panes="discarding"), agg.count())
     record, _ = grouping.step(NOTHING, Element("a", 3), Moment(5, clock=50))

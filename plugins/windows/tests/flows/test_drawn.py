@@ -27,6 +27,7 @@ from flamecore.testing.simulation.trouble import Trouble
 from flamestream_windows import aggregates as agg
 from flamestream_windows import triggers as t
 from flamestream_windows import watermarks
+from flamestream_windows.engine import grouping as engine
 from flamestream_windows.flows.work import GroupingWork, TimedWork
 from flamestream_windows.model.times import MIN
 
@@ -241,7 +242,8 @@ def marks_overtake(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def panes_look_at_the_partition(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = GroupingWork.__init__
+    made, made_step = GroupingWork.__init__, engine._Step.__init__
+    lowest: list[int] = []  # of the partition at work
 
     def begin(self: Any, *arguments: Any) -> None:
         made(self, *arguments)
@@ -251,27 +253,21 @@ def panes_look_at_the_partition(monkeypatch: pytest.MonkeyPatch) -> None:
     def counted(self: Any, method: Any, key: Any, state: Any, given: Any, now: Now) -> Any:
         held = [hold for hold in self.holds.values() if hold is not None]
         self.lowest = max(self.lowest, min([now.before, *held]))
-        step = self._step.step
-
-        class Shared:
-            nothing = self._nothing
-
-            def __getattr__(_, name: str) -> Any:  # noqa: N805
-                return getattr(step.__self__, name)
-
-            def step(_, record: Any, event: Any, moment: Any, key: Any = None) -> Any:  # noqa: N805
-                return step(record, event, moment._replace(output=self.lowest), key)
-
-        whole, self._step = self._step, Shared()
+        lowest.append(self.lowest)
         try:
             outcome = method(self, key, state, given, now)
         finally:
-            self._step = whole
+            lowest.pop()
         if outcome.timers is not KEPT:
             self.holds[key] = outcome.hold
         return outcome
 
+    def begin_step(self: Any, *arguments: Any) -> None:
+        made_step(self, *arguments)
+        self.output = lowest[-1]
+
     monkeypatch.setattr(GroupingWork, "__init__", begin)
+    monkeypatch.setattr(engine._Step, "__init__", begin_step)
     for name in ("process", "on_time"):
         method = getattr(TimedWork, name)
         monkeypatch.setattr(GroupingWork, name, lambda self, *given, method=method: counted(self, method, *given))

@@ -44,14 +44,14 @@ class JobLease(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         job: Name of the job.
-        incarnation: Number of its start; grows with every lease. It is stored as `epoch`, as earlier versions wrote it.
+        incarnation: Number of its start; grows with every lease.
         holder: Its supervisor, for people: host and process.
         claim: A random text for each lease.
         lease_s: Seconds without a change of the record after which the supervisor is gone; 0: it has ended.
     """
 
     job: str
-    incarnation: int = msgspec.field(name="epoch")
+    incarnation: int
     holder: str
     claim: str
     lease_s: float

@@ -90,11 +90,6 @@ PARTITION_REMOVED: Final = "partition.removed"
 """Partitions of a source that were read whole, such as files, are no longer there; said once. A warning. Keys: `job`,
 `source`, how many `partitions`, and the `first` of them."""
 
-STATE_UNVERIFIED: Final = "state.unverified"
-"""Some of the stored state is of format 2, whose blobs do not say where they belong: one that was exchanged for another
-would not be found. A warning, once per start, until snapshots have replaced it. Keys: `job`, how many `blobs`, and the
-`first` of them."""
-
 PHASE_SKIPPED: Final = "phase.skipped"
 """A later phase of a source begins, and the state holds nothing of an earlier one. A warning. Keys: `job`, `source`,
 `phase`, and a `hint`."""
@@ -127,7 +122,6 @@ ALL: Final = frozenset(
         JOB_FAILED,
         NODE_REFUSED,
         MESSAGE_REFUSED,
-        STATE_UNVERIFIED,
         PHASE_SKIPPED,
         PARTITION_REMOVED,
         JOB_FAULTED,

@@ -207,7 +207,6 @@ def _judged(verdict: Verdict) -> dict[str, object]:
             for manifest, damaged in verdict.snapshots
         ],
         "journals": verdict.journals,
-        "unbound": list(verdict.unbound),
         "damaged": [damage._asdict() for damage in verdict.damaged],
     }
 
@@ -220,8 +219,6 @@ def _verdict_lines(verdict: Verdict) -> Iterator[str]:
         yield from (f"  {damage.what}" for damage in damaged)
     if verdict.journals:
         yield f"journals: {verdict.journals}"
-    if verdict.unbound:
-        yield f"of an earlier format, and not bound to their places: {len(verdict.unbound)} blobs"
     yield from (f"DAMAGED: {damage.what}" for damage in verdict.damaged)
     if not verdict.startable:
         journal = any(blob.startswith("journal/") for blob, _ in verdict.damaged)

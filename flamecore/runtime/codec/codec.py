@@ -10,9 +10,8 @@ and written once for the whole batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, pairwise
-from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -61,22 +60,22 @@ class Codec:
         types: Declared classes: dataclasses, NamedTuples, enums, `msgspec.Struct`s. Types they are made of are found by
             their hints; so are the members of unions and generics.
         codecs: Codecs of types that need one.
-        own: Classes of the engine that are stored. For each its name in bytes, without the prefix of the engine's
-            names, then the complete names in earlier bytes.
+        own: Classes of the engine that are stored. Their names in bytes are those of the classes, behind the prefix
+            of the engine's names.
     """
 
     def __init__(
         self,
         types: Iterable[object] = (),
         codecs: Iterable[TypeCodec] = (),
-        own: Mapping[type, Sequence[str]] = MappingProxyType({}),
+        own: Iterable[type] = (),
     ) -> None:
         self._types = TypeTable()
         self._vertices: list[tuple[str, str]] = []
         self._readers: dict[bytes, Callable[[ByteCursor], object]] = {}
         self._kept_bytes = 0
-        for kind, (name, *formerly) in own.items():
-            self._types.reserve(kind, name, formerly)
+        for kind in own:
+            self._types.reserve(kind)
         for codec in codecs:
             self.register(codec)
         for hint in types:

@@ -77,9 +77,6 @@ NAMES: Final[Mapping[type, str]] = {
 """Names in bytes of the engine's own classes. A class may move or get another name; its name in bytes stays, because
 stored state and processes of the same job refer to it."""
 
-_FORMERLY: Final[Mapping[str, type]] = {"flamecore.meta:Meta": Meta, "flamecore.item:DataItem": DataItem}
-"""Earlier names of classes that flows may use as payloads."""
-
 
 @cache
 def _own() -> dict[type, Entry]:
@@ -102,7 +99,6 @@ class TypeTable:
     def __init__(self) -> None:
         self._by_type: dict[type, Entry] = dict(_own())
         self._by_name: dict[str, Entry] = {entry.name: entry for entry in self._by_type.values()}
-        self._by_name |= {name: self._by_type[kind] for name, kind in _FORMERLY.items()}
         self._by_name[INTEGERS.name] = INTEGERS
         self._registered: set[str] = set()
         self._clashes: dict[str, set[type]] = {}
@@ -131,17 +127,10 @@ class TypeTable:
         if codec.encode is None:
             self._declare(hints_of(codec.type).values())
 
-    def reserve(self, kind: type, name: str, formerly: Iterable[str] = ()) -> None:
-        """Add a class of the engine under a fixed name.
-
-        Args:
-            kind: The class. It crosses field by field.
-            name: Its name in bytes, without the prefix of the engine's names.
-            formerly: Complete names of the class in earlier bytes.
-        """
-        entry = _entry_of_own(kind, name)
-        self._by_type[kind] = entry
-        self._by_name |= dict.fromkeys((RESERVED + name, *formerly), entry)
+    def reserve(self, kind: type) -> None:
+        """Add a class of the engine, which crosses field by field, under its own name."""
+        entry = _entry_of_own(kind, kind.__name__)
+        self._by_type[kind] = self._by_name[entry.name] = entry
 
     def declare(self, hint: object) -> None:
         """Allow values of a class, and of all classes that its hints name.

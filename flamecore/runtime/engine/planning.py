@@ -121,9 +121,6 @@ async def open_history(
         await stack.enter_async_context(lease)
     history = History(store, graph, settings.workers, Phases.of(settings), settings.clock)
     await history.scan()
-    if history.unbound:
-        blobs, first = len(history.unbound), history.unbound[0]
-        logger().warning(events.STATE_UNVERIFIED, job=settings.name, blobs=blobs, first=first)
     known = {front.source for front in history.fronts}
     for source in graph.sources:
         if (phase := settings.source_phases.get(source.name, 1)) > 1 and source.name not in known:

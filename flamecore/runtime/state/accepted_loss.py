@@ -23,7 +23,7 @@ from flamecore.runtime.codec.codec import Codec
 from flamecore.runtime.codec.wire import STORED
 from flamecore.runtime.state.format import Binding, Manifest, seal, unseal
 from flamecore.runtime.state.holder import PREFIX
-from flamecore.runtime.state.schema import NEW, state_schema
+from flamecore.runtime.state.schema import state_schema
 
 W = TypeVar("W", "AcceptedLoss", "SinksAhead")
 
@@ -79,19 +79,13 @@ class SinksAhead(NamedTuple):
     accounted: int
 
 
-def accepted_blobs(identity: str, graph: Graph) -> tuple[str, str]:
-    """Return the name of the acceptance of a loss, and its name in earlier versions.
-
-    The name depends on the state and the graph; earlier versions knew fewer facts of a graph.
-    """
+def accepted_blob(identity: str, graph: Graph) -> str:
+    """Return the name of the acceptance of a loss, for a state and a graph."""
     types = sorted({type_text(hint) for hint in payload_types(graph)})
-    schema = state_schema(graph)
-    fewer = {name: {key: fact for key, fact in facts.items() if key not in NEW} for name, facts in schema.items()}
     # By all that the loss depends on: another state, or a flow that was changed again, finds no
     # acceptance.
-    digests = (json.dumps([identity, facts, types], sort_keys=True).encode() for facts in (schema, fewer))
-    now, earlier = (f"{ACCEPTED}{xxhash.xxh3_128_hexdigest(digest)}" for digest in digests)
-    return now, earlier
+    facts = json.dumps([identity, state_schema(graph), types], sort_keys=True).encode()
+    return f"{ACCEPTED}{xxhash.xxh3_128_hexdigest(facts)}"
 
 
 async def accept(store: Store, identity: str, graph: Graph, loss: AcceptedLoss) -> str:
@@ -100,7 +94,7 @@ async def accept(store: Store, identity: str, graph: Graph, loss: AcceptedLoss) 
     Raises:
         StoreError: The blob cannot be written.
     """
-    name, _ = accepted_blobs(identity, graph)
+    name = accepted_blob(identity, graph)
     await _replace(store, name, seal(_codec.encode(loss, STORED), name, Binding(identity)))
     return name
 
@@ -118,10 +112,7 @@ async def accepted(store: Store, identity: str, graph: Graph) -> AcceptedLoss:
     Raises:
         CorruptError: The blob is damaged.
     """
-    for name in accepted_blobs(identity, graph):
-        if (loss := await _read(store, name, identity, AcceptedLoss)) is not None:
-            return loss
-    return AcceptedLoss({})
+    return await _read(store, accepted_blob(identity, graph), identity, AcceptedLoss) or AcceptedLoss({})
 
 
 def ahead_blob(identity: str) -> str:
@@ -161,4 +152,4 @@ async def _read(store: Store, name: str, identity: str, kind: type[W]) -> W | No
     return word
 
 
-_codec: Final = Codec(own={AcceptedLoss: ("AcceptedLoss", "flamecore.acceptance:Loss"), SinksAhead: ("SinksAhead",)})
+_codec: Final = Codec(own=(AcceptedLoss, SinksAhead))

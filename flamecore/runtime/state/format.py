@@ -36,11 +36,6 @@ R = TypeVar("R", "Manifest", "EpochRecord")
 
 MAGIC: Final = b"FLMB"
 FORMAT: Final = 4
-_READ: Final = (2, 3, 4)
-"""Readable formats. Format 2 names the records below by the module that they were in, and its checksums cover the data
-only: its blobs are not bound to their places. Format 4 has what marks need: the states of markings, fronts of which
-nothing was read, and the times in journals at which fronts were idle or closed."""
-_UNBOUND: Final = 2
 _SUM_BYTES: Final = 16
 _START: Final = len(MAGIC) + 1 + _SUM_BYTES
 
@@ -123,7 +118,7 @@ class Part(NamedTuple):
         number: Number of the snapshot that it was written for.
         since: With this part, the whole state of these key groups is in parts of that snapshot and later ones; 0: in
             all parts.
-        digest: Digest of the blob; empty in format 2.
+        digest: Digest of the blob.
         covers: Operations that `groups` and `since` apply to, whether the part has state of them or not; empty: all
             operations, with the same key groups each.
     """
@@ -167,7 +162,7 @@ class Manifest(NamedTuple):
         fronts: All fronts, in the order of their numbers.
         parts: Parts in the order in which they were written.
         sinks: Sinks that hold all outputs below its time.
-        run: Token of the epoch that took it; empty in format 2.
+        run: Token of the epoch that took it.
         journals: For each worker the number of the first journal of its epoch that is needed to continue from here;
             empty: all of them.
     """
@@ -272,9 +267,9 @@ class EpochRecord(NamedTuple):
         beginning: Whether it may also start from nothing: nothing that the first records need has been deleted.
         journals: Blobs of the journals that count, of all epochs before it, oldest first.
         fronts: Position of every front. The start of a new front is decided once, here.
-        run: A token unique even among epochs of the same number; empty in format 2.
+        run: A token unique even among epochs of the same number.
         digests: (blob, digest) of the record of the epoch before, of `commits` and of `journals`.
-        clock: The clock of its fronts; empty: not known.
+        clock: The clock of its fronts.
         floor: Sinks hold nothing above this time from before the epoch.
     """
 
@@ -337,15 +332,15 @@ def epoch_of(blob: str) -> int:
     return int(blob.split("/")[1])
 
 
-# Not a checksum of the data alone, as in format 2: a whole blob in the wrong place passes it, such as a part of an
-# earlier run under the same name, or of a backup that was mixed with later blobs. Not a signature: a seal finds
-# accidents; a process that may write to the store may write any state.
+# Not a checksum of the data alone: a whole blob in the wrong place passes it, such as a part of an earlier run under
+# the same name, or of a backup that was mixed with later blobs. Not a signature: a seal finds accidents; a process
+# that may write to the store may write any state.
 def seal(data: bytes, name: str, binding: Binding) -> bytes:
     """Return the bytes of a blob: magic, format, checksum of the rest, place, data."""
     # The place is within the checksum, not beside it: a blob under another name fails before its
     # data is looked at.
     place = b"".join(map(_sized, (name, binding.identity, binding.run)))
-    return b"".join((MAGIC, bytes([FORMAT]), _checksum(FORMAT, place, data), place, data))
+    return b"".join((MAGIC, bytes([FORMAT]), _checksum(place, data), place, data))
 
 
 def unseal(blob: bytes | None, name: str, expected: Binding) -> bytes:
@@ -354,8 +349,7 @@ def unseal(blob: bytes | None, name: str, expected: Binding) -> bytes:
     Args:
         blob: The bytes; None: the blob is missing.
         name: Name of the blob.
-        expected: Expected binding. A blob of format 2 has none; it is accepted unless its epoch is known to write
-            a later one, and its digest is compared if known.
+        expected: Expected binding.
 
     Raises:
         CorruptError: It is missing, damaged, of an unknown format, or another one than expected.
@@ -365,17 +359,12 @@ def unseal(blob: bytes | None, name: str, expected: Binding) -> bytes:
     if len(blob) < _START or not blob.startswith(MAGIC):
         raise _corrupt(name, f"its {len(blob)} bytes do not begin as they should")
     stored_format = blob[len(MAGIC)]
-    if stored_format not in _READ:
-        known = f"{', '.join(map(str, _READ[:-1]))} and {_READ[-1]}"
+    if stored_format != FORMAT:
         hint = _NEWER if stored_format > FORMAT else RESTORE
-        raise _corrupt(name, f"it is of format {stored_format}, and formats {known} are read here", hint)
-    if _checksum(stored_format, memoryview(blob)[_START:]) != digest_of(blob):
+        raise _corrupt(name, f"it is of format {stored_format}, and format {FORMAT} is read here", hint)
+    if _checksum(memoryview(blob)[_START:]) != digest_of(blob):
         raise _corrupt(name, "its checksum is wrong")
-    start = _START
-    if stored_format != _UNBOUND:
-        start = _check_place(blob, name, expected)
-    elif expected.run:
-        raise _foreign(name, f"it is of format {stored_format}, and its epoch has written a later one")
+    start = _check_place(blob, name, expected)
     # Last, since it finds what all else has let pass: the same name, state and epoch, and other
     # bytes.
     if expected.digest and expected.digest != digest_of(blob):
@@ -410,17 +399,11 @@ def digest_of(blob: bytes) -> bytes:
     return blob[len(MAGIC) + 1 : _START]
 
 
-def is_bound(blob: bytes) -> bool:
-    """Return whether the seal of a blob holds its place."""
-    return blob[len(MAGIC)] != _UNBOUND
-
-
-def _checksum(stored_format: int, *data: bytes | memoryview) -> bytes:
-    checksum = xxhash.xxh3_128() if stored_format == _UNBOUND else xxhash.xxh3_128(MAGIC + bytes([stored_format]))
+def _checksum(*data: bytes | memoryview) -> bytes:
+    # The format is part of the checksum, so that no changed byte of it can make a blob pass as one of another format.
+    checksum = xxhash.xxh3_128(MAGIC + bytes([FORMAT]))
     for each in data:
         checksum.update(each)
-    # The format is part of the checksum, so that one changed byte of it cannot make a blob pass as
-    # unbound.
     return checksum.digest()
 
 
@@ -454,11 +437,6 @@ def _decode(blob: bytes | None, name: str, expected: Binding, kind: type[R]) -> 
         raise _corrupt(name, error.what) from error
     if not isinstance(record, kind):
         raise _corrupt(name, f"it holds a {type(record).__name__} and no {kind.__name__}")
-    # Records hold their place also in format 2, where seals do not.
-    if record.blob != name:
-        raise _foreign(name, f"its bytes are those of blob {record.blob}")
-    if expected.identity and record.identity != expected.identity:
-        raise _foreign(name, f"it belongs to state {record.identity}, and this is state {expected.identity}")
     return record
 
 
@@ -522,12 +500,4 @@ def _foreign(name: str, why: str) -> CorruptError:
     return CorruptError(what, hint=RESTORE, store="", blob=name, foreign=True)
 
 
-_codec: Final = Codec(
-    own={
-        Manifest: ("Manifest", "flamecore.snapshot:Manifest"),
-        EpochRecord: ("EpochRecord", "flamecore.snapshot:EpochRecord"),
-        FrontState: ("FrontState", "flamecore.snapshot:FrontState"),
-        SinkState: ("SinkState", "flamecore.snapshot:SinkState"),
-        Part: ("Part", "flamecore.snapshot:Part"),
-    }
-)
+_codec: Final = Codec(own=(Manifest, EpochRecord, FrontState, SinkState, Part))

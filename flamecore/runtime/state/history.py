@@ -24,7 +24,7 @@ from flamecore.runtime.state.accepted_loss import (
     AcceptedLoss,
     SinksAhead,
     accepted,
-    accepted_blobs,
+    accepted_blob,
     ahead_blob,
     note_ahead,
 )
@@ -83,8 +83,6 @@ class History:
         self.run = ""
         """Token of the last epoch begun here."""
         self.journals: tuple[str, ...] = ()
-        self.unbound: tuple[str, ...] = ()
-        """Blobs that count and are not bound to their places (`StoreContents.unbound`)."""
         self.snapshots: list[Manifest] = []  # for rollback, oldest first
         self.beginning = True  # rollback to the beginning is possible
         self.fronts: tuple[FrontState, ...] = ()
@@ -149,7 +147,6 @@ class History:
         self.identity = contents.last.identity if contents.last else secrets.token_hex(16)
         loss = self._loss = await accepted(self.store, self.identity, self.graph)
         self._digests = dict(contents.digests)
-        self.unbound = contents.unbound
         self._reduced = None
         if usable:
             reduced = loss.taken_from(usable[0])
@@ -301,7 +298,7 @@ class History:
             await self._record_loss(self._reduced)
         # An acceptance holds once: it must not cover state that is made from here on.
         # Only after the new epoch is there: a crash in between finds the acceptance again.
-        await self.store.delete([*accepted_blobs(self.identity, self.graph), ahead_blob(self.identity)])
+        await self.store.delete([accepted_blob(self.identity, self.graph), ahead_blob(self.identity)])
         self._loss = AcceptedLoss({})
 
     async def _check_sinks(self, delivered_up_to: Mapping[str, int], last: EpochRecord | None, journaled: int) -> None:
@@ -321,10 +318,9 @@ class History:
             StateBehindError: A sink is ahead, and the loss was not accepted.
             StoreError: The sinks cannot be recorded.
         """
-        # In format 2 the time that a sink was given could be above that of all outputs.
-        if last is None or not last.run:
+        if last is None:
             return
-        same = last.clock in ("", recorded_name(self.clock))
+        same = last.clock == recorded_name(self.clock)
         if same and self.clock != "wall":
             return
         accounted = max(self.start, last.floor, journaled)
@@ -377,7 +373,7 @@ class History:
 
     async def take_back(self) -> None:
         """Undo an acceptance and its snapshot: the begun graph is given up unused."""
-        await self.store.delete(accepted_blobs(self.identity, self.graph))
+        await self.store.delete([accepted_blob(self.identity, self.graph)])
         if self.snapshot is not None and self.snapshot.epoch == self._begun == self.epoch:
             self._unusable.add(self.snapshot.blob)
 

@@ -41,15 +41,12 @@ class Verdict(NamedTuple):
         damaged: Other damaged blobs.
         beginning: Whether rollback to the beginning is possible: nothing has been deleted yet.
         journals: Number of journals that count; every rollback needs them.
-        unbound: Blobs that count and were written in format 2, without their places: an exchange of two would not be
-            detected.
     """
 
     snapshots: tuple[tuple[Manifest, tuple[Damage, ...]], ...]
     damaged: tuple[Damage, ...]
     beginning: bool
     journals: int
-    unbound: tuple[str, ...] = ()
 
     @property
     def sound(self) -> bool:
@@ -98,7 +95,7 @@ async def verify(store: Store) -> Verdict:
             Damage(error.blob, error.what) for error in (*contents.damaged, *lost_journals(store, contents, oldest))
         ]
         others += [Damage(blob, what) for blob, where in journals if (what := await check(blob, where, decode_journal))]
-        return Verdict(tuple(snapshots), tuple(others), contents.beginning, len(contents.journals), contents.unbound)
+        return Verdict(tuple(snapshots), tuple(others), contents.beginning, len(contents.journals))
 
     for _ in range(_TRIES):
         verdict = await judge(await scan(store))

@@ -25,7 +25,6 @@ from flamecore.runtime.state.format import (
     digest_of,
     epoch_blob,
     epoch_of,
-    is_bound,
     sync_blob,
 )
 from flamecore.runtime.state.journal import decode_journal, decode_sync, end_of, missing_journals
@@ -46,7 +45,6 @@ class StoreContents(NamedTuple):
         damaged: Errors of blobs that count and cannot be used.
         journals: Blobs of the journals that count, oldest first.
         digests: Digests of the records of `epochs` and `snapshots`, by blob.
-        unbound: Blobs that count and were written in format 2, without their places.
     """
 
     epochs: tuple[EpochRecord, ...] = ()
@@ -56,7 +54,6 @@ class StoreContents(NamedTuple):
     damaged: tuple[CorruptError, ...] = ()
     journals: tuple[str, ...] = ()
     digests: Mapping[str, bytes] = _NONE
-    unbound: tuple[str, ...] = ()
 
 
 async def scan(store: Store) -> StoreContents:
@@ -101,7 +98,6 @@ async def _scan(store: Store, written: Sequence[str]) -> StoreContents | None:
         return StoreContents()
     damaged: list[CorruptError] = []
     digests: dict[str, bytes] = {}
-    unbound: list[str] = []
     epochs = await _epochs(store, names, damaged, digests)
     # Newest first: the last epoch whose snapshots are there, or that has begun from nothing,
     # counts.
@@ -121,9 +117,6 @@ async def _scan(store: Store, written: Sequence[str]) -> StoreContents | None:
             else:
                 assert blob is not None
                 digests[name] = digest_of(blob)
-                if not is_bound(blob) and not expected.digest:
-                    unbound.append(name)
-                unbound += [part.blob for part in manifest.parts if not part.digest]
                 snapshots.append(manifest)
         # An active job may also have taken its first snapshots since `own` was listed, and deleted the earlier ones.
         if blobs and all(blob is None for _, blob in blobs) and (own or await store.names(f"commit/{last.epoch:08d}/")):
@@ -140,18 +133,7 @@ async def _scan(store: Store, written: Sequence[str]) -> StoreContents | None:
     journals = (*last.journals, *await store.names(f"journal/{last.epoch:08d}/"))
     # With a foreign manifest, neither the number of snapshots nor the owner of the record is known.
     beginning = last.beginning and (first or not own) and not lost and not foreign
-    if not last.run:
-        unbound.insert(0, last.blob)
-    return StoreContents(
-        tuple(epochs),
-        last,
-        tuple(snapshots),
-        beginning,
-        tuple(damaged),
-        journals,
-        digests,
-        tuple(dict.fromkeys(unbound)),
-    )
+    return StoreContents(tuple(epochs), last, tuple(snapshots), beginning, tuple(damaged), journals, digests)
 
 
 def _check_recorded(store: Store, written: Iterable[str], epochs: Sequence[str]) -> None:
@@ -260,7 +242,7 @@ def lost_journals(store: Store, contents: StoreContents, oldest: Manifest | None
         oldest: The oldest snapshot for rollback; None: the beginning.
     """
     last = contents.last
-    if last is None or not last.run:  # in format 2 journals were not deleted in their order
+    if last is None:
         return []
     own = contents.journals[len(last.journals) :]
     first = oldest.journals if oldest is not None and oldest.epoch == last.epoch else ()

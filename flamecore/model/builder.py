@@ -56,15 +56,12 @@ class GraphBuilder:
         graph.codecs = self._graph.codecs
         # A new graph each time: the flow may be added to after it was run.
         made = {vertex: graph.add(copy.copy(vertex)) for vertex in self._graph.vertices}
-        for start, drawn in self._uses.items():
-            uses = sorted_uses(start, drawn, self._inputs)
-            ends = [use.end for use in uses]
+        for start, uses in self._uses.items():
+            ends = [use.end for use in sorted_uses(start, uses, self._inputs)]
             fork = made[start]
             if len(ends) > 1 and not isinstance(start, Broadcast):
                 fork = graph.add(Broadcast(f"{start.name}.fork"))
                 graph.link(made[start], fork)
-            if isinstance(fork, Broadcast):
-                fork.resorted = uses != drawn
             for number, end in enumerate(ends):
                 if end in ends[:number]:  # a copy merged with another: a step on one edge tells the two apart
                     copy_ = Map(f"{start.name}.copy-{number}", function=same, shape="one")

@@ -272,14 +272,9 @@ class Broadcast(Vertex):
     """A copy of each item to all successors.
 
     The copy to the i-th, in the order of links, appends child id i.
-
-    Attributes:
-        resorted: Whether earlier versions linked the successors of this flow in another order, that of its lines.
     """
 
     kind: ClassVar[str] = "broadcast"
-
-    resorted: bool = False
 
 
 @dataclass(eq=False, slots=True, repr=False)

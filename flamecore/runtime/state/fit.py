@@ -25,12 +25,8 @@ _SAMPLE: Final = 1000
 
 
 def has_changed(stored: Facts, now: Facts) -> bool:
-    """Return whether the declared types or the form of the states have changed.
-
-    State of earlier versions may lack the form; it then counts as unchanged.
-    """
-    types = any(stored.get(name) != now.get(name) for name in ("key", "state"))
-    return types or stored.get("form", now.get("form")) != now.get("form")
+    """Return whether the declared types or the form of the states have changed."""
+    return any(stored.get(name) != now.get(name) for name in ("key", "state", "form"))
 
 
 def misfit(vertex: Vertex, stored: Facts, now: Facts, values: Mapping[object, object]) -> str:

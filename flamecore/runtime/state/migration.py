@@ -20,7 +20,7 @@ from flamecore.runtime.state.fronts import Phases, in_phase
 from flamecore.runtime.state.inspect import newest
 from flamecore.runtime.state.restore import load_state
 from flamecore.runtime.state.scan import scan
-from flamecore.runtime.state.schema import Facts, groups_function, in_words, incompatibility, resorted, state_schema
+from flamecore.runtime.state.schema import Facts, groups_function, in_words, incompatibility, state_schema
 
 Fate = Literal["kept", "dropped", "unreadable", "new"]
 
@@ -144,10 +144,10 @@ async def plan_migration(
     phases = phases or Phases()
 
     async def compare(manifest: Manifest) -> StatePlan:
-        now, moved = state_schema(graph), resorted(graph)
+        now = state_schema(graph)
         vertices = {vertex.name: vertex for vertex in graph.vertices if not isinstance(vertex, Sink)}
         plans = [
-            await _of_operation(store, codec, manifest, name, now.get(name), vertices.get(name), resorted=name in moved)
+            await _of_operation(store, codec, manifest, name, now.get(name), vertices.get(name))
             for name in manifest.flow
         ]
         known = [plan for plan in plans if plan.fate == "dropped"]
@@ -177,17 +177,10 @@ async def plan_migration(
 
 
 async def _of_operation(
-    store: Store,
-    codec: Codec,
-    manifest: Manifest,
-    name: str,
-    now: Facts | None,
-    vertex: Vertex | None,
-    *,
-    resorted: bool,
+    store: Store, codec: Codec, manifest: Manifest, name: str, now: Facts | None, vertex: Vertex | None
 ) -> OperationPlan:
     stored = manifest.flow[name]
-    why = incompatibility(stored, now, resorted=resorted)
+    why = incompatibility(stored, now)
     groups_of = groups_function(stored, vertex)
     if groups_of is None:  # then it does not fit
         return OperationPlan(name, "dropped" if now is None else "unreadable", None, stored, now, why)

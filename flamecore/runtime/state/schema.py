@@ -5,7 +5,6 @@ They are stored with every snapshot, and compared with the graph that continues.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -15,18 +14,11 @@ from flamecore.model.graph import Graph
 from flamecore.model.hashing import key_group, key_groups
 from flamecore.model.ordered import is_shared
 from flamecore.model.types import returned, type_text
-from flamecore.model.vertices import Broadcast, ByKey, Vertex
+from flamecore.model.vertices import ByKey, Vertex
 
 Facts = Mapping[str, object]
 """Facts of one operation: `kind`, what else its state depends on (`Vertex.state_facts`), and, if known, the declared
 types of its keys (`key`) and states (`state`) as text, and how states are made (`form`)."""
-
-_COPIES: Final = {"copies": "by place"}
-"""Fact of an operation to which several copies of one item come, in the order of their places. State without it took
-the copies in the order in which the lines of the flow used them."""
-
-NEW: Final = frozenset(("copies", "form", "settings"))
-"""Facts that earlier versions did not know."""
 
 _TYPES: Final = ("key", "state", "form")
 """Facts that may change: the values show whether they still fit (`flamecore.runtime.state.fit`). A change of any other
@@ -35,18 +27,7 @@ fact makes state unusable."""
 
 def state_schema(graph: Graph) -> dict[str, dict[str, object]]:
     """Return the facts of every operation of a graph that keeps state, by name."""
-    kept = [vertex for vertex in graph.vertices if vertex.keeps_state]
-    copied = _fed_by_copies(graph, [fork for fork in graph.vertices if isinstance(fork, Broadcast)])
-    return {vertex.name: _facts_of(vertex) | (_COPIES if vertex in copied else {}) for vertex in kept}
-
-
-def _fed_by_copies(graph: Graph, forks: Sequence[Vertex]) -> set[Vertex]:
-    """Return the vertices to which several copies of one item come."""
-    fed: set[Vertex] = set()
-    for fork in forks:
-        count = Counter(vertex for end in graph.successors(fork) for vertex in graph.reach_of(end))
-        fed |= {vertex for vertex, ways in count.items() if ways > 1}
-    return fed
+    return {vertex.name: _facts_of(vertex) for vertex in graph.vertices if vertex.keeps_state}
 
 
 def _facts_of(vertex: Vertex) -> dict[str, object]:
@@ -101,40 +82,29 @@ def groups_function(facts: Facts, vertex: Vertex | None = None) -> GroupsOf | No
     return lambda names: [key_group(name if by == "hash" else name[0]) for name in names]
 
 
-def resorted(graph: Graph) -> frozenset[str]:
-    """Return the names of operations with state whose copies come in a new order."""
-    forks = [fork for fork in graph.vertices if isinstance(fork, Broadcast) and fork.resorted]
-    # A sink may have the name of an operation.
-    return frozenset(vertex.name for vertex in _fed_by_copies(graph, forks) if vertex.keeps_state)
-
-
-def incompatibility(stored: Facts, now: Facts | None, *, resorted: bool = False) -> str:
+def incompatibility(stored: Facts, now: Facts | None) -> str:
     """Return why an operation cannot continue with its state; empty if it can.
 
     Args:
         stored, now: Facts of the operation in the state and in the flow; None: the flow does not have it.
-        resorted: Whether copies come to it in another order than in earlier versions.
     """
     if now is None:
         return "the flow has no operation of that name which keeps state"
-    if resorted and "copies" not in stored:
-        return (
-            "it was stored by an earlier flamestream, to which the copies of an item came in the order of the flow's "
-            "lines, and they come by their places now: swap the places in the broadcast's tuple, or the merge's inputs"
-        )
-    same_by = stored.get("by", "key") == now.get("by", "key")
-    if same_by and all(now.get(name) == fact for name, fact in stored.items() if name not in (*_TYPES, "copies")):
+    if _settled(stored) == _settled(now):
         return ""
     return f"it was that of a {in_words(stored)}, and the operation is a {in_words(now)} now"
+
+
+def _settled(facts: Facts) -> dict[str, object]:
+    """Return the facts that may not change."""
+    return {name: fact for name, fact in facts.items() if name not in _TYPES}
 
 
 def in_words(facts: Facts) -> str:
     """Describe an operation by its kind and the other facts of its state."""
     window = f" of window {facts['window']}" if "window" in facts else ""
     by = "" if facts.get("by", "key") == "key" else f" by {facts['by']}"
-    others = [
-        f"{name} {fact}" for name, fact in facts.items() if name not in ("kind", "window", "by", "copies", *_TYPES)
-    ]
+    others = [f"{name} {fact}" for name, fact in _settled(facts).items() if name not in ("kind", "window", "by")]
     return f"{facts['kind']}{window}{by}{' with ' if others else ''}{', '.join(others)}"
 
 
@@ -144,12 +114,8 @@ def check_schema(stored: Mapping[str, Facts], graph: Graph) -> None:
     Raises:
         JobError: The graph lacks an operation with state, or has it as another kind.
     """
-    now, moved = state_schema(graph), resorted(graph)
-    lost = {
-        name: why
-        for name, facts in stored.items()
-        if (why := incompatibility(facts, now.get(name), resorted=name in moved))
-    }
+    now = state_schema(graph)
+    lost = {name: why for name, facts in stored.items() if (why := incompatibility(facts, now.get(name)))}
     if lost:
         what = "; ".join(f"{name!r}: {why}" for name, why in sorted(lost.items()))
         raise JobError(

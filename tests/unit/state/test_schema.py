@@ -11,8 +11,7 @@ import pytest
 import flamecore as fc
 from flamecore.abc.store import Store, StoreContext
 from flamecore.errors import JobError
-from flamecore.model.drift import Drift
-from flamecore.runtime.state import fit, schema
+from flamecore.runtime.state import fit
 from flamecore.runtime.state.accepted_loss import accept
 from flamecore.runtime.state.migration import StatePlan, plan_migration
 from flamecore.testing.bench.stores import using
@@ -33,51 +32,25 @@ def plan_of(folder: Path, flow: fc.Flow) -> StatePlan:
 # -- the order of copies ---------------------------------------------------------------------------------------------
 
 
-def copies(*, tuple_order: bool, named: str = "group") -> fc.Flow:
+def copies(*, tuple_order: bool) -> fc.Flow:
     flow = fc.Flow("copies")
     first, second = flow.source("numbers", int).broadcast(2)
     if tuple_order:
         left, right = first.map(abs, name="left"), second.map(int, name="right")
     else:
         right, left = second.map(int, name="right"), first.map(abs, name="left")
-    left.merge(right).key_by(lambda n: 0).group(2, name=named).sink("out")
+    left.merge(right).key_by(lambda n: 0).group(2, name="group").sink("out")
     return flow
 
 
-def stored(flow: fc.Flow, folder: Path, monkeypatch: pytest.MonkeyPatch, *, earlier: bool) -> None:
-    """Run a flow with state, as this version does or as one that knew of no places."""
-    with monkeypatch.context() as patch:
-        if earlier:
-            patch.setattr(schema, "_COPIES", {})
-        flow.run({"numbers": [1, 2]}, state=folder)
+@pytest.mark.parametrize(("before", "after"), [(True, False), (False, True), (True, True)])
+def test_lines_may_move_between_runs(before: bool, after: bool, tmp_path: Path) -> None:
+    copies(tuple_order=before).run({"numbers": [1, 2]}, state=tmp_path)
+    assert plan_of(tmp_path, copies(tuple_order=after)).operations[0].fate == "kept"
+    assert copies(tuple_order=after).run({"numbers": [1, 2, 3]}, state=tmp_path)["out"] == [(2, 3), (3, 3)]
 
 
-def test_state_of_copies_in_another_order_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stored(copies(tuple_order=False), tmp_path, monkeypatch, earlier=True)
-    with pytest.raises(JobError, match=r"'group': .* earlier flamestream, .* order of the flow's\s+lines"):
-        copies(tuple_order=False).run({"numbers": [1, 2, 3]}, state=tmp_path)
-    (operation,) = plan_of(tmp_path, copies(tuple_order=False)).operations
-    assert operation.fate == "unreadable"
-    assert "in the order of the flow's lines" in operation.why
-
-
-@pytest.mark.parametrize("earlier", [True, False])
-def test_state_of_copies_in_the_same_order_is_kept(
-    earlier: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stored(copies(tuple_order=True), tmp_path, monkeypatch, earlier=earlier)
-    assert plan_of(tmp_path, copies(tuple_order=True)).operations[0].fate == "kept"
-    assert copies(tuple_order=True).run({"numbers": [1, 2, 3]}, state=tmp_path)["out"] == [(2, 3), (3, 3)]
-
-
-@pytest.mark.parametrize("before", [True, False])
-def test_lines_may_move_between_runs(before: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stored(copies(tuple_order=before), tmp_path, monkeypatch, earlier=False)
-    assert plan_of(tmp_path, copies(tuple_order=not before)).operations[0].fate == "kept"
-    assert copies(tuple_order=not before).run({"numbers": [1, 2, 3]}, state=tmp_path)["out"] == [(2, 3), (3, 3)]
-
-
-def test_copies_that_come_to_a_sink_of_an_operation_s_name_are_not_its_own(tmp_path: Path) -> None:
+def test_an_operation_whose_name_a_sink_has_goes_on(tmp_path: Path) -> None:
     def made() -> fc.Flow:
         flow = fc.Flow("named")
         first, second = flow.source("numbers", int).broadcast(2)
@@ -89,14 +62,6 @@ def test_copies_that_come_to_a_sink_of_an_operation_s_name_are_not_its_own(tmp_p
     made().run({"numbers": [1, 1]}, state=tmp_path)
     assert plan_of(tmp_path, made()).operations[0].fate == "kept"
     assert made().run({"numbers": [1, 1, 1]}, state=tmp_path)["out"] == ["(1, 3)", "1"]
-
-
-def test_a_flow_without_copies_says_nothing_of_them() -> None:
-    flow = fc.Flow("plain")
-    numbers = flow.source("numbers", int)
-    numbers.key_by(lambda n: n).count(name="count").sink("counts")
-    numbers.sink("all")  # copies that never meet
-    assert "copies" not in schema.state_schema(flow.graph())["count"]
 
 
 # -- another operation under the same name -----------------------------------------------------------------------------
@@ -189,16 +154,6 @@ def test_other_declared_types_are_refused_before_a_run(tmp_path: Path) -> None:
     words(lambda s: s.fold(0, number, name="x")).run({"words": ["to"]}, state=tmp_path)
     with pytest.raises(JobError, match=r"its state for 'to' is 1, and is declared otherwise: tuple\[int, \.\.\.\]"):
         words(lambda s: s.fold((), several, name="x")).run({"words": ["to"]}, state=tmp_path)
-
-
-def test_state_without_a_form_is_that_of_an_operation_that_has_not_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    odd: Make = lambda s: s.fold("", lambda state, word: (state, word), name="x")  # noqa: E731
-    with monkeypatch.context() as patch:
-        patch.setattr(Drift, "form", "")
-        words(odd).run({"words": ["to"]}, state=tmp_path)
-    assert words(odd).run({"words": ["to", "to"]}, state=tmp_path)["out"] == [("to", (("", "to"), "to"))]
 
 
 def test_an_accepted_loss_is_not_looked_at(tmp_path: Path) -> None:

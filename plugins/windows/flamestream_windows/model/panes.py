@@ -61,7 +61,7 @@ class Pane(_Fields[K, V]):
         """Return whether this is the first pane of its window."""
         return self.index == 0
 
-    # Pickles hold the fields by name, as those of earlier versions do, where a pane had a dictionary.
+    # By themselves pickles would set the fields, and those of a frozen class cannot be set.
     def __getstate__(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__match_args__}
 

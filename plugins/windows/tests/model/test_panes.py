@@ -12,14 +12,6 @@ import pytest
 from flamestream_windows.model.panes import Pane, Timing, panes_of
 from flamestream_windows.model.windows import Window
 
-EARLIER = (
-    b"\x80\x04\x95\xc4\x00\x00\x00\x00\x00\x00\x00\x8c\x1fflamestream_windows.model.panes\x94\x8c\x04Pane\x94\x93\x94)"
-    b"\x81\x94}\x94(\x8c\x03key\x94\x8c\x01k\x94\x8c\x05value\x94K\x07\x8c\x06window\x94\x8c!flamestream_windows.model."
-    b"windows\x94\x8c\x06Window\x94\x93\x94K\x00K\n\x86\x94\x81\x94\x8c\x06timing\x94h\x00\x8c\x06Timing\x94\x93\x94K\x02"
-    b"\x85\x94R\x94\x8c\x05index\x94K\x03\x8c\x04last\x94\x88\x8c\nretraction\x94\x89ub."
-)
-"""A pickle of a pane of an earlier version, which had a dictionary."""
-
 PANE = Pane("k", 7, Window(0, 10), Timing.LATE, 3, last=True)
 
 
@@ -47,8 +39,3 @@ def test_panes_are_copied_pickled_and_referred_to() -> None:
         assert again == PANE
     assert weakref.ref(PANE)() is PANE
     assert Pane[str, int]("k", 7, Window(0, 10), Timing.LATE, 3, last=True) == PANE
-
-
-def test_pickles_are_those_of_earlier_panes() -> None:
-    assert pickle.loads(EARLIER) == PANE
-    assert pickle.dumps(PANE, 4) == EARLIER

@@ -26,21 +26,9 @@ class FlowGraph(GraphBuilder):
 
     Args:
         name: Name in errors, logs and pictures.
-        ordering: Refused: there is one ordering.
-
-    Raises:
-        GraphError: `ordering` is given.
     """
 
-    def __init__(self, name: str = "flow", *, ordering: None = None) -> None:
-        if ordering is not None:
-            raise GraphError(
-                f"flow {name!r} asks for the ordering {ordering!r}, and there is one ordering: by global time and "
-                "child ids, with tombstones",
-                hint="Leave ordering out. The earlier one, by local times, can replace an output but not take it back, "
-                "so some flows gave wrong results: see docs/explanation/why-tombstones.md.",
-                vertex=None,
-            )
+    def __init__(self, name: str = "flow") -> None:
         super().__init__(name)
         caller = sys._getframe(1)
         self.module: str = caller.f_globals.get("__name__", "")

@@ -20,10 +20,7 @@ PICTURE = re.search(r"^```mermaid\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 GLOSSARY = ROOT / "docs" / "glossary.md"
 REFERENCE = re.compile(r"\b(?:flamecore|flamestream_ackers)(?:\.\w+)+(?![\w./-])")
 
-# The glossary says what modules were called before.
-PAGES = sorted(
-    {*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md"), *(ROOT / "plugins").glob("*/README.md")} - {GLOSSARY}
-)
+PAGES = sorted({*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md"), *(ROOT / "plugins").glob("*/README.md")})
 
 
 def resolve(reference: str) -> Any:

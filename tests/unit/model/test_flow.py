@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -433,16 +431,6 @@ def test_inputs_of_no_source_are_refused_by_name() -> None:
 def test_impossible_numbers_of_workers_are_refused(workers: int) -> None:
     with pytest.raises((ConfigError, ValueError), match="workers"):
         module_level.run({"numbers": [1]}, workers=workers)
-
-
-def test_there_is_one_ordering() -> None:
-    with pytest.raises(GraphError, match="'local_times', and there is one ordering") as caught:
-        fc.Flow("small", ordering="local_times")  # type: ignore[arg-type]
-    assert "not take it back" in caught.value.hint
-    (page,) = re.findall(r"docs/\S+\.md", caught.value.hint)
-    assert (Path(__file__).parents[3] / page).is_file(), "the page that says why is there"
-    with pytest.raises(GraphError, match="one ordering"):
-        fc.Flow("small", ordering="tombstones")  # type: ignore[arg-type]
 
 
 # -- names and types --------------------------------------------------------------------------

@@ -40,8 +40,7 @@ def command(ctx: click.Context, /, files: tuple[Path, ...], app: str | None, set
     Prints the bytes that are not as they were written.
 
     Looks at FILES, or at all sinks of a job, while it runs or after; a folder in partitions stands for its files.
-    Nothing is changed. Outputs without checksums, of an earlier version or of another sink, are not covered, which is
-    no error.
+    Nothing is changed. Outputs without checksums, of another sink, are not covered, which is no error.
 
     Dead letters may be edited: where those of a job have changed, that is said, and is no damage.
 

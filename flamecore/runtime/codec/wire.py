@@ -10,7 +10,7 @@ A column is a MessagePack array with one plain value for each value of its node.
 before the column is read: one at the root, and below a list the sum of the lengths.
 
 These numbers are in snapshots: add new ones, never change one. A change that older readers cannot detect needs a new
-version; readers keep reading all earlier versions.
+version.
 """
 
 from __future__ import annotations

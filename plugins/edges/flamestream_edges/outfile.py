@@ -242,7 +242,7 @@ class FileSink(Sink):
         if self._keeps_orders and (lost := self._lost()):
             length = positions[0].length if positions else size
             return Verified(str(self._path), size, 0, [Damage(0, length, f"{lost.name} is missing")])
-        if known is None:  # an earlier version wrote it
+        if known is None:  # others wrote it
             return Verified(str(self._path), size, 0)
         length = positions[0].length if positions else max((piece.end for piece in known.pieces), default=0)
         pieces = [(piece, "they are not those that were written") for piece in known.pieces if piece.end <= length]

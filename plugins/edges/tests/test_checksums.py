@@ -127,7 +127,7 @@ def test_checksums_that_were_changed_are_found(tmp_path: Path, change: str) -> N
     assert verdict(path).damages == [Damage(8, 25, "out.jsonl.checksums is damaged where it speaks of them")]
 
 
-def test_an_output_of_an_earlier_version_is_not_covered_and_what_is_added_to_it_is(tmp_path: Path) -> None:
+def test_an_output_without_checksums_is_not_covered_and_what_is_added_to_it_is(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     written(path, "first", "second")
     beside(path).unlink()

@@ -34,9 +34,8 @@ def command(
 ) -> None:
     """Write the output of a sink in partitions as one sequence, in order.
 
-    It is what the sink would have written with `order = "ordered"`, byte by byte, or the rows of a table as JSON. Reads
-    the files in FOLDER, or the output of a sink of a job, while it runs or after: then up to where it is complete.
-    Nothing there is changed.
+    It is what the sink would have written with `order = "ordered"`, byte by byte. Reads the files in FOLDER, or those
+    of a sink of a job, while it runs or after: then up to where the output is complete. Nothing there is changed.
     """
     if folder is not None and app is None:
         sink = sink_of_folder(folder, "FOLDER")

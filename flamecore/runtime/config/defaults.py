@@ -39,6 +39,6 @@ EXAMPLE_TRANSPORT: Final = "grpc"
 
 REPLAYABLE_SOURCES: Final = ("lines", "jsonl", "csv")
 EXACTLY_ONCE_SINKS: Final = ("sqlite", "jsonl")
-PARTITIONED_SINKS: Final = ("jsonl", "csv", "sqlite")
+PARTITIONED_SINKS: Final = ("jsonl", "csv")
 """The examples of sources that can be read again, of sinks that know their contents, and of sinks that write in
 partitions."""

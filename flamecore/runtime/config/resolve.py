@@ -258,8 +258,7 @@ class SpecBuilder:
         if edge.order == "ordered":
             return sink
         if (partitioned := sink.partitioned()) is None:
-            *others, last = defaults.PARTITIONED_SINKS
-            such_as = f"{', '.join(others)} or {last}"
+            such_as = " or ".join(defaults.PARTITIONED_SINKS)
             raise ConfigError(
                 f'{path}.order = "partitioned", and {use} writes one sequence, which workers cannot share',
                 hint=f"Leave it out; or use a sink that writes in partitions, such as {such_as}.",

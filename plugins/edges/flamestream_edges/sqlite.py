@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import re
 import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
 from typing import Annotated, Any, ClassVar, Final
@@ -20,7 +20,7 @@ from typing import Annotated, Any, ClassVar, Final
 import msgspec
 
 from flamecore.abc.hooks import hookimpl
-from flamecore.abc.sink import Guarantee, Mode, PartitionedSink, Sink, check_time, goes_on, taken_over
+from flamecore.abc.sink import Guarantee, Mode, Sink, check_time, goes_on, taken_over
 from flamecore.abc.source import EdgeContext
 from flamecore.errors import ConfigError, SinkError
 from flamecore.model.failure import shorten_repr
@@ -33,12 +33,11 @@ from flamecore.toolkit.records.tables import Table
 from flamestream_edges.durable import force, force_folder
 from flamestream_edges.files import output_file, unwritable
 
-POSITIONS: Final = "flamestream_position"
+_POSITIONS: Final = "flamestream_position"
 """Table with the time up to which each table of a sink goes."""
 
-_VERSIONS: Final = "flamestream_versions_"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-HINTS: Final = {
+_HINTS: Final = {
     "SQLITE_NOTADB": "It is another kind of file; give another path.",
     "SQLITE_CORRUPT": "Look at it with: sqlite3 FILE 'PRAGMA integrity_check'",
     "SQLITE_BUSY": "Another program holds it; end that, or raise busy_timeout_s.",
@@ -82,13 +81,6 @@ class Sqlite(Sink):
     """Rows of an SQLite table: `seq`, the order of delivery, and the payload's cells.
 
     The payload's columns are as in `flamecore.toolkit.records.tables`.
-
-    Attributes:
-        path: The database file.
-        name_of_table: The table.
-        table: Its columns.
-        place: File and table, for errors.
-        versions: Table of the rows that a table with a key in partitions may have to restore.
     """
 
     name: ClassVar[str] = "sqlite"
@@ -96,36 +88,33 @@ class Sqlite(Sink):
 
     def __init__(self, options: Any, context: EdgeContext) -> None:
         super().__init__(options, context)
-        self.path = output_file(context, options.path)
-        self.name_of_table = options.table or context.name
-        self.place = f"{self.path}: table {self.name_of_table}"
-        self.versions = f"{_VERSIONS}{self.name_of_table}"
-        taken = ("sqlite_", POSITIONS, _VERSIONS)
-        if not _NAME.fullmatch(self.name_of_table) or self.name_of_table.lower().startswith(taken):
+        self._path = output_file(context, options.path)
+        self._name = options.table or context.name
+        if not _NAME.fullmatch(self._name) or self._name.lower().startswith(("sqlite_", _POSITIONS)):
             path = f"sink.{context.name}.table"
             raise ConfigError(
-                f"{path}: {self.name_of_table!r} cannot be the name of a table",
+                f"{path}: {self._name!r} cannot be the name of a table",
                 hint=f'Set table = "…" under [sink.{context.name}]: letters, digits and underscores.',
                 path=path,
             )
-        self.table = Table.of(context.type)
+        self._table = Table.of(context.type)
         self._check_names()
         self._database: sqlite3.Connection | None = None
         self._time = MIN_TIME
         self._owner = token_hex(8)
         self._log = False  # whether there is a write-ahead log, which has to be forced to the disk
-        names = ", ".join(quoted(column.name) for column in self.table.columns)
-        places = ", ".join("?" * len(self.table.columns))
-        if unknown := [name for name in options.key if name not in [column.name for column in self.table.columns]]:
+        names = ", ".join(_quoted(column.name) for column in self._table.columns)
+        places = ", ".join("?" * len(self._table.columns))
+        if unknown := [name for name in options.key if name not in [column.name for column in self._table.columns]]:
             path = f"sink.{context.name}.key"
             raise ConfigError(
                 f"{path}: the payloads have no column {unknown[0]}",
-                hint=suggestion(unknown[0], [column.name for column in self.table.columns]),
+                hint=suggestion(unknown[0], [column.name for column in self._table.columns]),
                 path=path,
             )
         # The row that is replaced goes, and the new one has the greatest number.
         verb = "INSERT OR REPLACE" if options.key else "INSERT"
-        self._insert = f"{verb} INTO {quoted(self.name_of_table)} ({names}) VALUES ({places})"
+        self._insert = f"{verb} INTO {_quoted(self._name)} ({names}) VALUES ({places})"
 
     def _check_names(self) -> None:
         """Refuse columns that a table cannot have together.
@@ -134,7 +123,7 @@ class Sqlite(Sink):
             ConfigError: There are two of one name.
         """
         found = {b"seq": "the sink's own, the order of delivery"}
-        for column in self.table.columns:
+        for column in self._table.columns:
             name = column.name.encode().lower()  # SQLite too ignores the case of ASCII letters, and of no others
             if name in found:
                 what = f"column {column.name!r} of the payloads has the name of {found[name]}"
@@ -150,154 +139,86 @@ class Sqlite(Sink):
         return "exactly_once"
 
     def writes(self) -> Sequence[str]:
-        return (table_place(self.path, self.name_of_table),)
+        return (table_place(self._path, self._name),)
 
     def rehearse(self) -> None:
-        if problem := unwritable(self.path):
-            raise self.error(*problem)
-
-    def partitioned(self) -> PartitionedSink:
-        from flamestream_edges.tables.partitions import PartitionedTable  # which uses this class
-
-        return PartitionedTable(self.options, self.context)
+        if problem := unwritable(self._path):
+            raise self._error(*problem)
 
     async def open(self) -> int:
+        if self._path.is_dir():
+            raise self._error("is a folder, and a file is to be written", "Give the path of a file.")
         try:
-            self._database, self._log = self.connect()
-            self._database.execute("BEGIN IMMEDIATE")
-            self.make_positions(self._database)
-            self._time = self._prepare(self._database)
-            position = (self.name_of_table, self._time, self.context.fingerprint, self._owner)
-            self._database.execute(f"INSERT OR REPLACE INTO {POSITIONS} VALUES (?, ?, ?, ?)", position)
-            self._database.execute("COMMIT")
+            # Calls come one after another, but an engine may make them from another thread than this one.
+            self._database = database = sqlite3.connect(
+                self._path, timeout=self.options.busy_timeout_s, isolation_level=None, check_same_thread=False
+            )
+            (journal,) = database.execute("PRAGMA journal_mode = WAL").fetchone()
+            self._log = journal == "wal"
+            # With the log the file is consistent after any crash, and `sync` makes it durable. A file system that can
+            # have no such log (a network's) is synchronous, which is slow.
+            database.execute(f"PRAGMA synchronous = {'NORMAL' if self._log else 'FULL'}")
+            database.execute("BEGIN IMMEDIATE")
+            database.execute(
+                f"CREATE TABLE IF NOT EXISTS {_POSITIONS}"
+                " (sink TEXT PRIMARY KEY, time INTEGER, fingerprint TEXT, owner TEXT)"
+            )
+            self._time = self._prepare(database)
+            position = (self._name, self._time, self.context.fingerprint, self._owner)
+            database.execute(f"INSERT OR REPLACE INTO {_POSITIONS} VALUES (?, ?, ?, ?)", position)
+            database.execute("COMMIT")
         except sqlite3.Error as error:
             await self.aclose()
-            raise self.failed("opened", error) from error
+            raise self._failed("opened", error) from error
         except BaseException:
             await self.aclose()
             raise
         return self._time
 
-    def connect(self) -> tuple[sqlite3.Connection, bool]:
-        """Return a connection, and whether there is a write-ahead log, which has to be forced to the disk.
-
-        Raises:
-            SinkError: It is a folder.
-            sqlite3.Error: The file cannot be opened.
-        """
-        if self.path.is_dir():
-            raise self.error("is a folder, and a file is to be written", "Give the path of a file.")
-        # Calls come one after another, but an engine may make them from another thread than this one.
-        database = sqlite3.connect(
-            self.path, timeout=self.options.busy_timeout_s, isolation_level=None, check_same_thread=False
-        )
-        try:
-            (journal,) = database.execute("PRAGMA journal_mode = WAL").fetchone()
-            log = journal == "wal"
-            # With the log the file is consistent after any crash, and `sync` makes it durable. A file system that can
-            # have no such log (a network's) is synchronous, which is slow.
-            database.execute(f"PRAGMA synchronous = {'NORMAL' if log else 'FULL'}")
-        except BaseException:
-            database.close()
-            raise
-        return database, log
-
-    def make_positions(self, database: sqlite3.Connection) -> None:
-        """Create the table of positions, if it does not exist."""
-        database.execute(
-            f"CREATE TABLE IF NOT EXISTS {POSITIONS}"
-            " (sink TEXT PRIMARY KEY, time INTEGER, fingerprint TEXT, owner TEXT)"
-        )
-
-    def found(self, database: sqlite3.Connection) -> tuple[list[str], int, str | None, bool]:
-        """Return the table's columns, its time, the fingerprint of its writer, and whether it is empty."""
-        table = quoted(self.name_of_table)
-        columns = [row[1] for row in database.execute(f"PRAGMA table_info({table})")]
-        query = f"SELECT time, fingerprint FROM {POSITIONS} WHERE sink = ?"
-        position = columns and database.execute(query, (self.name_of_table,)).fetchone()
-        empty = not columns or not database.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone()
-        time, held = position or (MIN_TIME, None)
-        return columns, int(time), held, empty
-
     def _prepare(self, database: sqlite3.Connection) -> int:
         """Prepare the table for its mode; return the time it goes up to."""
-        mode = self.options.mode
-        columns, time, held, empty = self.found(database)
-        on = goes_on(self.context, mode, held, self.place, empty=empty)
+        name, table, mode = self._name, _quoted(self._name), self.options.mode
+        columns = [row[1] for row in database.execute(f"PRAGMA table_info({table})")]
+        query = f"SELECT time, fingerprint FROM {_POSITIONS} WHERE sink = ?"
+        time, held = (columns and database.execute(query, (name,)).fetchone()) or (MIN_TIME, None)
+        empty = not columns or not database.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone()
+        on = goes_on(self.context, mode, held, f"{self._path}: table {name}", empty=empty)
         if columns and not on and mode == "replace":
-            self.drop(database)
+            database.execute(f"DROP TABLE {table}")
             columns = []
         if columns:
-            self.check_columns(database, columns, partitioned=False)
+            self._check_columns(database, columns)
         else:
-            self.create(database, partitioned=False)
-        return time if on else MIN_TIME
+            key = self.options.key
+            kinds = [
+                f"{_quoted(column.name)} {_affinity(column.type)}{' NOT NULL' if column.name in key else ''}"
+                for column in self._table.columns
+            ]
+            database.execute(f"CREATE TABLE {table} (seq INTEGER PRIMARY KEY, {', '.join(kinds)}{self._constraint()}")
+        return int(time) if on else MIN_TIME
 
-    def check_columns(self, database: sqlite3.Connection, columns: Sequence[str], *, partitioned: bool) -> None:
-        """Check that the table is as `create` makes it.
-
-        Args:
-            database: The database.
-            columns: Names of the table's columns.
-            partitioned: Whether several workers write it.
+    def _check_columns(self, database: sqlite3.Connection, columns: Sequence[str]) -> None:
+        """Check that the table, which has these columns, is as this sink would create it.
 
         Raises:
             SinkError: It is not.
         """
-        name = self.name_of_table
-        expected = ["seq", *(column.name for column in self.table.columns)]
+        name, key = self._name, self.options.key
+        expected = ["seq", *(column.name for column in self._table.columns)]
         if list(columns) != expected:
-            raise self.error(
+            raise self._error(
                 f"table {name} has the columns {', '.join(columns)}, and {', '.join(expected)} are to be written",
                 'Write to another table, or start afresh with mode = "replace".',
             )
-        query = "SELECT name, sql FROM sqlite_master WHERE type = 'table' AND name IN (?, ?)"
-        found = dict(database.execute(query, (name, self.versions)).fetchall())
-        sql = str(found.get(name, ""))
-        if ("seq BLOB" in sql) != partitioned:
-            was, now = ("ordered", "partitioned") if partitioned else ("partitioned", "ordered")
-            hint = f'Set [sink.{self.context.name}] order = "{was}", or write to another table.'
-            raise self.error(f'table {name} was written with order = "{was}", not "{now}"', hint)
-        key = self.options.key
-        if not (sql.endswith(self._constraint()) if key else not (partitioned and ", UNIQUE (" in sql)):
+        query = "SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ?"
+        (sql,) = database.execute(query, (name,)).fetchone() or ("",)
+        if key and not sql.endswith(self._constraint()):
             hint = f"Give [sink.{self.context.name}] the key that it had, or write to another table."
-            how = f"not with key {', '.join(key)}" if key else "with a key"
-            raise self.error(f"table {name} was written {how}", hint)
-        if partitioned and key and self.versions not in found:
-            what = f"table {self.versions} is missing, which has the rows that {name} had before"
-            raise self.error(what, "Put it back; or start afresh, without the output and the job's state.")
-
-    def drop(self, database: sqlite3.Connection) -> None:
-        """Remove an earlier output."""
-        for table in (self.name_of_table, self.versions):
-            database.execute(f"DROP TABLE IF EXISTS {quoted(table)}")
-        # The positions of partitions; 0 is next to the slash.
-        ends = (f"{self.name_of_table}/", f"{self.name_of_table}0")
-        database.execute(f"DELETE FROM {POSITIONS} WHERE sink >= ? AND sink < ?", ends)
-
-    def create(self, database: sqlite3.Connection, *, partitioned: bool) -> None:
-        """Create the table.
-
-        Args:
-            database: The database.
-            partitioned: Whether several workers write it. Then `seq` is the order of a row among those of all workers.
-        """
-        key = self.options.key
-        kinds = [
-            f"{quoted(column.name)} {_affinity(column.type)}{' NOT NULL' if column.name in key else ''}"
-            for column in self.table.columns
-        ]
-        table, seq = quoted(self.name_of_table), "seq BLOB NOT NULL" if partitioned else "seq INTEGER PRIMARY KEY"
-        database.execute(f"CREATE TABLE {table} ({', '.join((seq, *kinds))}{self._constraint()}")
-        if partitioned and not key:
-            database.execute(f"CREATE INDEX {quoted(f'flamestream_seq_{self.name_of_table}')} ON {table} (seq)")
-        elif partitioned:
-            primary = f"PRIMARY KEY ({', '.join(map(quoted, key))}, seq)) WITHOUT ROWID"
-            database.execute(f"CREATE TABLE {quoted(self.versions)} ({', '.join((seq, *kinds, primary))}")
+            raise self._error(f"table {name} was written not with key {', '.join(key)}", hint)
 
     def _constraint(self) -> str:
         """Return the end of the table's declaration."""
-        return f", UNIQUE ({', '.join(map(quoted, self.options.key))}))" if self.options.key else ")"
+        return f", UNIQUE ({', '.join(map(_quoted, self.options.key))}))" if self.options.key else ")"
 
     async def write(self, time: int, payloads: Sequence[Any]) -> None:
         database = self._database
@@ -307,53 +228,46 @@ class Sqlite(Sink):
             database.execute("BEGIN IMMEDIATE")
             try:
                 self._note(database, time)
-                with self.unencodable(payloads):
-                    self._insert_rows(database, payloads)
+                self._insert_rows(database, payloads)
                 database.execute("COMMIT")
             except BaseException:
                 if database.in_transaction:
                     database.execute("ROLLBACK")
                 raise
-        except sqlite3.Error as error:
-            raise self.failed("written to", error) from error
-        self._time = time
-
-    @contextmanager
-    def unencodable(self, payloads: Sequence[Any]) -> Iterator[None]:
-        """Raise every error of a payload that cannot be a row as SinkError."""
-        try:
-            yield
         except (Unencodable, OverflowError, UnicodeEncodeError) as error:
             why = self._too_large(payloads) if isinstance(error, OverflowError) else ""
             hint = "A cell takes text, bytes and numbers of 64 bits; map the payload before the sink."
-            raise self.error(f"table {self.name_of_table}: {why or error}", hint) from error
+            raise self._error(f"table {self._name}: {why or error}", hint) from error
+        except sqlite3.Error as error:
+            raise self._failed("written to", error) from error
+        self._time = time
 
     def _too_large(self, payloads: Sequence[Any]) -> str:
         """Return which number does not fit its cell, which the error of Python does not say; "" if all do."""
-        for row in self.table.rows(payloads, trusting=False):
-            for column, value in zip(self.table.columns, row, strict=True):
+        for row in self._table.rows(payloads, trusting=False):
+            for column, value in zip(self._table.columns, row, strict=True):
                 if isinstance(value, int) and not -(2**63) <= value < 2**63:
                     return f"column {column.name!r} is {shorten_repr(value)}, which does not fit 64 bits"
         return ""
 
     def _insert_rows(self, database: sqlite3.Connection, payloads: Sequence[Any]) -> None:
-        if self.table.exact:
+        if self._table.exact:
             database.execute("SAVEPOINT batch")
             with suppress(sqlite3.ProgrammingError, sqlite3.InterfaceError):
-                database.executemany(self._insert, self.table.rows(payloads))
+                database.executemany(self._insert, self._table.rows(payloads))
                 return
             # A value is neither of its declared type nor a scalar. It is written as such, at the cost of a second try.
             database.execute("ROLLBACK TO batch")
-        database.executemany(self._insert, self.table.rows(payloads, trusting=False))
+        database.executemany(self._insert, self._table.rows(payloads, trusting=False))
 
     def _note(self, database: sqlite3.Connection, time: int) -> None:
         """Store the time, if no other object has written since."""
         noted = database.execute(
-            f"UPDATE {POSITIONS} SET time = ? WHERE sink = ? AND owner = ? AND time = ?",
-            (time, self.name_of_table, self._owner, self._time),
+            f"UPDATE {_POSITIONS} SET time = ? WHERE sink = ? AND owner = ? AND time = ?",
+            (time, self._name, self._owner, self._time),
         )
         if noted.rowcount != 1:
-            raise taken_over(self.context, f"{self.path}, table {self.name_of_table}")
+            raise taken_over(self.context, f"{self._path}, table {self._name}")
 
     async def sync(self, time: int) -> None:
         database = self._database
@@ -364,14 +278,14 @@ class Sqlite(Sink):
             self._time = time
             if self._log:
                 # SQLite keeps no locks on this file, so closing it releases none.
-                file = self.path.resolve()
+                file = self._path.resolve()
                 await asyncio.to_thread(force, file.with_name(f"{file.name}-wal"))
                 await asyncio.to_thread(force_folder, file.parent)
         except sqlite3.Error as error:
-            raise self.failed("written to", error) from error
+            raise self._failed("written to", error) from error
         except OSError as error:
             what = f"cannot be forced to the disk: {error.strerror or error}"
-            raise self.error(what, HINTS["SQLITE_IOERR"]) from error
+            raise self._error(what, _HINTS["SQLITE_IOERR"]) from error
 
     async def aclose(self) -> None:
         database, self._database = self._database, None
@@ -380,21 +294,18 @@ class Sqlite(Sink):
         try:
             database.close()
         except sqlite3.Error as error:
-            raise self.failed("closed", error) from error
+            raise self._failed("closed", error) from error
 
-    def error(self, what: str, hint: str) -> SinkError:
-        """Return the error of the database or its table."""
-        return SinkError(f"sink {self.context.name!r}: {self.path}: {what}", hint=hint, sink=self.context.name)
+    def _error(self, what: str, hint: str) -> SinkError:
+        return SinkError(f"sink {self.context.name!r}: {self._path}: {what}", hint=hint, sink=self.context.name)
 
-    def failed(self, done: str, error: sqlite3.Error) -> SinkError:
-        """Return the error of a failed SQLite call."""
+    def _failed(self, done: str, error: sqlite3.Error) -> SinkError:
         code: str = getattr(error, "sqlite_errorname", "")
-        hint = next((hint for name, hint in HINTS.items() if code.startswith(name)), "Earlier batches are safe.")
-        return self.error(f"cannot be {done}: {error} ({code})" if code else f"cannot be {done}: {error}", hint)
+        hint = next((hint for name, hint in _HINTS.items() if code.startswith(name)), "Earlier batches are safe.")
+        return self._error(f"cannot be {done}: {error} ({code})" if code else f"cannot be {done}: {error}", hint)
 
 
-def quoted(name: str) -> str:
-    """Return a name as SQL has it."""
+def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 

@@ -291,3 +291,50 @@ def test_a_disk_that_is_full_leaves_nothing_of_the_batch(path: Path) -> None:
 
     asyncio.run(run())
     assert [row[1] for row in query(path)] == ["a", "b"]
+
+
+class Row(NamedTuple):
+    name: str | None
+    number: int
+
+
+def last(rows: Sequence[Row]) -> list[Row]:
+    """Return the last row of each name, in order."""
+    found: dict[str | None, Row] = {}
+    for row in rows:
+        found.pop(row.name, None)
+        found[row.name] = row
+    return list(found.values())
+
+
+def test_a_table_with_a_key_has_its_last_rows(path: Path) -> None:
+    rows = [Row(f"{number % 4}", number) for number in range(30)]
+    asyncio.run(deliver(sink(path, Row, key=("name",)), [(9, rows[:8]), (31, rows[8:])]))
+    assert query(path, "SELECT name, number FROM out ORDER BY seq") == last(rows)
+
+
+def test_a_row_without_a_key_is_refused_and_nothing_of_its_batch_stays(path: Path) -> None:
+    async def run() -> None:
+        target = sink(path, Row, key=("name",))
+        await target.open()
+        with pytest.raises(SinkError, match=r"NOT NULL constraint failed: out\.name") as caught:
+            await target.write(3, [Row("one", 1), Row(None, 2)])
+        assert "Leave out payloads" in caught.value.hint
+        await target.write(2, [Row("one", 1)])
+        await target.aclose()
+
+    asyncio.run(run())
+    assert query(path) == [(1, "one", 1)]
+
+
+def test_a_key_that_a_table_cannot_have_is_refused(path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"sink\.out\.key: the payloads have no column nam") as unknown:
+        sink(path, Row, key=("nam",))
+    assert "name" in unknown.value.hint
+    asyncio.run(deliver(sink(path, Row), [(1, [Row("one", 1)])]))
+    with pytest.raises(SinkError, match="table out was written not with key name"):
+        asyncio.run(deliver(sink(path, Row, mode="resume", key=("name",))))
+    asyncio.run(deliver(sink(path, Row, key=("name",)), [(1, [Row("one", 1)])]))
+    with pytest.raises(SinkError, match=r"UNIQUE constraint failed: out\.name") as keyed:
+        asyncio.run(deliver(sink(path, Row, mode="append"), [(2, [Row("one", 2)])]))
+    assert "Its writer gave it a key" in keyed.value.hint

@@ -140,13 +140,11 @@ def test_a_job_that_keeps_state_goes_on_with_it_and_runs_on_behind() -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGKILL")
 def test_outputs_in_partitions_stay_without_state() -> None:
-    for use in ("jsonl", "csv", "sqlite"):
+    for use in ("jsonl", "csv"):
         sink = (f"sink.counts.use={use}", "sink.counts.path=parts", "sink.counts.order=partitioned")
         settings = [argument for each in sink for argument in ("--set", each)]
         assert run("run", "job.toml", "-q", *settings, BAD="x,y,z").returncode == 0
-        before = {
-            path: path.read_bytes() for path in sorted(Path().glob("parts/**/*")) or [Path("parts")] if path.is_file()
-        }
+        before = {path: path.read_bytes() for path in sorted(Path().glob("parts/**/*")) if path.is_file()}
         assert before
         refused = run("retry", "dead.jsonl", *settings)
         assert refused.returncode == 2
@@ -154,7 +152,7 @@ def test_outputs_in_partitions_stay_without_state() -> None:
         assert "[state]" in refused.stderr
         assert {path: path.read_bytes() for path in before} == before
         assert letters() == ["x", "y", "z"]
-        shutil.rmtree("parts") if Path("parts").is_dir() else Path("parts").unlink()
+        shutil.rmtree("parts")
         Path("dead.jsonl").unlink()
 
 

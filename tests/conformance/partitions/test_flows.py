@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -147,39 +145,11 @@ def test_crashes_of_a_job_that_fails_at_a_record() -> None:
     assert_exactly_once(failing(), {"lines": LINES}, seeds=range(STORIES // 4 + 1), order="partitioned")
 
 
-def test_a_sink_of_one_sequence_cannot_be_in_partitions() -> None:
-    with pytest.raises(ConfigError, match="stdout writes one sequence") as caught:
-        counts().run({"lines": LINES}, settings={"sink.out.use": "stdout", "sink.out.order": "partitioned"})
-    assert "such as jsonl, csv or sqlite" in str(caught.value)
-
-
-@pytest.mark.parametrize("workers", [1, 3])
-def test_a_table_in_partitions_holds_the_rows_of_one_in_order(tmp_path: Path, workers: int) -> None:
-    run(counts(), tmp_path / "one.db", 1, "ordered", "sqlite")
-    run(counts(), tmp_path / "parts.db", workers, "partitioned", "sqlite")
-    rows = rows_of(tmp_path / "one.db")
-    assert rows_of(tmp_path / "parts.db") == rows
-    run(counts(), tmp_path / "keys.db", workers, "partitioned", "sqlite", **{"sink.out.key": ["key"]})
-    run(counts(), tmp_path / "in_order.db", 1, "ordered", "sqlite", **{"sink.out.key": ["key"]})
-    assert dict(rows_of(tmp_path / "keys.db")) == dict(rows)
-    assert rows_of(tmp_path / "keys.db") == rows_of(tmp_path / "in_order.db")
-
-
-@pytest.mark.parametrize("count", [1, 3])
-def test_a_record_that_ends_the_job_leaves_no_later_rows_in_a_table(tmp_path: Path, count: int) -> None:
-    found = []
-    for name, order in (("one.db", "ordered"), ("parts.db", "partitioned")):
-        with pytest.raises(OperationError, match="no such word"):
-            run(failing(), tmp_path / name, count, order, "sqlite")
-        found.append(rows_of(tmp_path / name))
-    assert found[0]
-    assert found[0] == found[1]
-
-
-def rows_of(path: Path) -> list[tuple[Any, ...]]:
-    """Return the rows of a table, in order."""
-    with closing(sqlite3.connect(path)) as database:
-        return database.execute("SELECT key, value FROM out ORDER BY seq").fetchall()
+@pytest.mark.parametrize(("use", "options"), [("stdout", {}), ("sqlite", {"sink.out.path": "out.db"})])
+def test_a_sink_of_one_sequence_cannot_be_in_partitions(use: str, options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=f"{use} writes one sequence") as caught:
+        counts().run({"lines": LINES}, settings={"sink.out.use": use, "sink.out.order": "partitioned", **options})
+    assert "such as jsonl or csv" in str(caught.value)
 
 
 def test_partitions_need_the_barrier(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from words import LIMIT_S, TOKEN, Words, ended, free_port, wait_for
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the processes of a job in /proc")
 
-CLOCKS = ["sequence", "wall"]
 PARTS = {"sink__counts__order": "partitioned"}
 
 
@@ -75,7 +74,7 @@ def play(words: Words, chance: random.Random, kills: int, workers: tuple[int, ..
         run.end()
 
 
-@pytest.mark.parametrize("clock", CLOCKS)
+@pytest.mark.parametrize("clock", ["sequence", "wall"])
 def test_kills_lose_no_output_and_repeat_none(tmp_path: Path, over: list[str], clock: str) -> None:
     seed = int(os.environ.get("FLAMESTREAM_SEED", random.randrange(2**32)))
     print(f"FLAMESTREAM_SEED={seed}")
@@ -85,33 +84,6 @@ def test_kills_lose_no_output_and_repeat_none(tmp_path: Path, over: list[str], c
     assert killed == kills
     assert merged(tmp_path) == in_one_sequence(tmp_path, words)
     assert not uncovered(tmp_path)
-
-
-@pytest.mark.parametrize("key", [False, True])
-def test_kills_leave_each_row_of_a_table_once(tmp_path: Path, over: list[str], key: bool) -> None:
-    """With a key the last row of each word stays."""
-    seed = int(os.environ.get("FLAMESTREAM_SEED", random.randrange(2**32)))
-    print(f"FLAMESTREAM_SEED={seed}")
-    words = Words(tmp_path, over, lines=3000, out="out.db", pause_s=0.005)
-    settings: dict[str, Any] = {**PARTS, "sink__counts__key": '["key"]'} if key else PARTS
-    kills = int(os.environ.get("FLAMESTREAM_KILLS", 4))
-    killed, _ = play(words, random.Random(seed), kills, (1, 2, 3), job__clock=CLOCKS[seed % 2], **settings)
-    assert killed == kills
-    wanted = words.wanted()
-    if key:
-        found: dict[str, int] = {}
-        for word, count in wanted:
-            found.pop(word, None)
-            found[word] = count
-        wanted = list(found.items())
-    assert words.outputs() == wanted
-    merged = [{"key": word, "value": count} for word, count in wanted]
-    line = [sys.executable, "-m", "flamecore", "merge-output", "--app=app.py"]
-    line += ["--set=source.lines.use=lines", "--set=source.lines.path=lines", "--set=sink.counts.use=sqlite"]
-    line += ["--set=sink.counts.path=out.db", "--set=sink.counts.order=partitioned"]
-    line += ['--set=sink.counts.key=["key"]'] if key else []
-    text = subprocess.run(line, cwd=tmp_path, capture_output=True, timeout=60, check=True).stdout
-    assert [json.loads(row) for row in text.splitlines()] == merged
 
 
 def test_a_job_goes_on_with_other_numbers_of_partitions(tmp_path: Path, over: list[str]) -> None:
@@ -152,29 +124,6 @@ def test_a_job_that_writes_is_rescaled(tmp_path: Path) -> None:
     wanted = in_one_sequence(tmp_path, words)
     assert merged(tmp_path) == wanted
     assert all(wanted.startswith(earlier) for earlier in seen)
-
-
-@pytest.mark.grpc
-def test_a_job_that_writes_a_table_is_rescaled_and_started_again(tmp_path: Path) -> None:
-    """Whichever worker has a word, its rows are in one table."""
-    words, port = Words(tmp_path, ["transport.use=grpc"], lines=3000, pause_s=0.02), free_port()
-    words.environ["FLAMESTREAM_TOKEN"] = TOKEN
-    settings: dict[str, Any] = {"transport__grpc__listen": f"127.0.0.1:{port}", "job__max_in_flight": 64, **PARTS}
-    wanted = words.wanted()
-    with words.running(**settings) as run:
-        wait_for(lambda: words.delivered() > 100, run)
-        for workers in (4, 1, 3):
-            assert rescale(port, workers)["workers"] == workers
-            before = words.delivered()
-            wait_for(lambda before=before: words.delivered() > before, run)  # type: ignore[misc]
-        words.hurry()
-        assert ended(run) == 0, run.said()
-    words.check()
-    more = ["w0 and", "and w1"]
-    words.write("b", more)
-    finish(words.start(**settings))
-    words.check(more)
-    assert words.outputs()[: len(wanted)] == wanted
 
 
 def rescale(port: int, workers: int) -> dict[str, Any]:

@@ -34,11 +34,9 @@ class RegistryCapabilities:
     """The promises of a registry.
 
     Attributes:
-        durable: Entries survive the death of every process of the job.
         shared: Other processes, also on other hosts, reach the same entries.
     """
 
-    durable: bool
     shared: bool
 
 

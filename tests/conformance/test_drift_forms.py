@@ -50,7 +50,7 @@ class Bench(Compiler):
         return fail
 
     def heads_at_rest(self) -> None:
-        assert not len(self.cycles.agenda)
+        assert not len(self.cycles._agendas.common)
 
     def take(self, item: Meta, payload: int) -> None:
         self.entry(item.order, item.trace, not item.tombstone, payload)

@@ -208,7 +208,7 @@ def entry_for(kind: type, name: str) -> FieldCodec | Enumeration | None:
         return None  # an abstract class, or one derived from a built-in type
 
 
-def unset(field_codec: FieldCodec, values: Sequence[object], error: AttributeError) -> CodecError:
+def unset(field_codec: FieldCodec, error: AttributeError) -> CodecError:
     """Return the error of a value with a field that has not been set."""
     return CodecError(
         f"a {field_codec.kind.__qualname__} cannot cross a process boundary: {error}",

@@ -316,7 +316,7 @@ class Writer:
         try:
             parts = field_codec.take_apart(values)
         except AttributeError as error:
-            raise _at(path, unset(field_codec, values, error)) from error
+            raise _at(path, unset(field_codec, error)) from error
         if not field_codec.fields:  # values without bytes would be free for a forger
             self.columns.append(_encode([None] * len(values)))
         self._room -= len(values) * (lay.RECORD_UNITS + len(field_codec.fields))

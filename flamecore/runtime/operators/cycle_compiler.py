@@ -166,11 +166,6 @@ class CycleCompiler:
         self._heads = {vertex: self._head_of(vertex) for vertex in plan.graph.vertices if vertex in self._cycles.heads}
 
     @property
-    def agenda(self) -> Agenda:
-        """Return the agenda of all vertices without one of their own."""
-        return self._agendas.common
-
-    @property
     def waiting(self) -> Sequence[Agenda]:
         """Return the agendas whose items wait for minimum times.
 

@@ -58,7 +58,6 @@ class MarkWays:
     def __init__(self, plan: Plan, worker: int, outboxes: Outboxes) -> None:
         self._plan, self._worker, self._outboxes = plan, worker, outboxes
         self.first = first_mark(len(plan.graph.vertices))
-        self.segments = plan.segments.entered
         self.buffers: dict[int, OrderedBuffer] = {}
         self.markings: dict[str, list[MarkingOperator]] = {}
 

@@ -56,7 +56,6 @@ class _Changes:
 
     def __init__(self) -> None:
         self._made: dict[object, Change] = {}
-        self._wanted: dict[object, bool] = {}
 
     def of(self, type_: object) -> Change | None:
         type_ = _bare(type_)

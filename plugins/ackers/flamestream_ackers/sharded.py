@@ -17,17 +17,15 @@ from flamestream_ackers.tracker import XorTracker
 Vector = tuple[int, ...]
 
 
-def rounded(time: int, shard: int, shards: int, offset: int = 0) -> int:
+def rounded(time: int, shard: int, shards: int) -> int:
     """Return the promise "nothing below `time`" rounded up to a time of a shard.
 
     Args:
         time: Time of the promise.
-        shard: Index of the shard. It keeps the acks of every time that is itself modulo `shards`, with the offset
-            added.
+        shard: Index of the shard. It keeps the acks of every time that is itself modulo `shards`.
         shards: Number of trackers.
-        offset: Shifts the assignment; the same on all workers. Acks name no front, so it cannot depend on one.
     """
-    return time + (shard - offset - time) % shards
+    return time + (shard - time) % shards
 
 
 class ShardedReporter(SteppingReporter):

@@ -45,11 +45,6 @@ class AckTable:
         """Return the number of cells kept, zero or not."""
         return len(self._cells)
 
-    @property
-    def head(self) -> int:
-        """Return the lower end of the first cell."""
-        return self._head
-
     def ack(self, time: int, xor: int) -> bool:
         """Fold one report into the checksum of `time`.
 

@@ -74,7 +74,7 @@ def test_case_29_and_f13_it_moves_the_head_back_in_one_of_several(window: int, h
     table = AckTable(0, 100, window, single=False)
     assert table.promote(50) == 50
     assert not table.ack(49, 1)
-    assert table.head == head
+    assert table._head == head
     assert table.promote(90) == head
     assert table.ack(49, 1)
     assert table.promote(90) == 90

@@ -13,7 +13,6 @@ move of memory, where a copy of numbers would touch each of them, and the cyclic
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 PAGE_BITS: Final = 24
@@ -115,15 +114,3 @@ def _first_page(window: bytes) -> bytes:
 
 def _page_at(window: bytes, number: int) -> bytes:
     return window[_SIZE * number : _SIZE * number + _PAGE_SIZE]
-
-
-def packed_postings(index: Index) -> Iterator[int]:
-    """Yield all postings, packed, by page, ascending."""
-    for window in index:
-        for at in range(0, len(window), _SIZE):
-            yield int.from_bytes(window[at : at + _SIZE], "big")
-
-
-def postings(index: Index) -> Iterator[Posting]:
-    """Return all postings, by page, ascending."""
-    return map(unpack, packed_postings(index))

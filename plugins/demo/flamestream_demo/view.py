@@ -58,8 +58,8 @@ class IndexView:
         found = ((word, len(pages)) for word, pages in self.postings.items())
         return nsmallest(count, found, key=lambda entry: (-entry[1], entry[0]))
 
-    def nearest(self, word: str, count: int = 5) -> list[str]:
-        """Return similar words of the index, the most similar first."""
+    def nearest(self, word: str) -> list[str]:
+        """Return up to five similar words of the index, the most similar first."""
         from difflib import get_close_matches  # needed for a failed query only
 
-        return get_close_matches(word, self.postings, count)
+        return get_close_matches(word, self.postings, 5)

@@ -32,7 +32,7 @@ class SupervisorRegistry(JobRegistry):
 
     @property
     def capabilities(self) -> RegistryCapabilities:
-        return RegistryCapabilities(durable=False, shared=False)
+        return RegistryCapabilities(shared=False)
 
     async def get(self, key: str) -> Entry | None:
         return self.held.entries.get(key)

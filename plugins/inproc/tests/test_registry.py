@@ -20,6 +20,4 @@ class TestRegistry(RegistryTests):
 
 def test_the_module_provides_the_registry() -> None:
     assert flamestream_registry() is SupervisorRegistry
-    capabilities = SupervisorRegistry(None, RegistryContext()).capabilities
-    assert not capabilities.durable
-    assert not capabilities.shared
+    assert not SupervisorRegistry(None, RegistryContext()).capabilities.shared

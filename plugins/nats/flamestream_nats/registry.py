@@ -52,7 +52,7 @@ class NatsRegistry(JobRegistry):
 
     @property
     def capabilities(self) -> RegistryCapabilities:
-        return RegistryCapabilities(durable=True, shared=True)
+        return RegistryCapabilities(shared=True)
 
     async def open(self) -> None:
         await self._access.open(self._failed)

@@ -34,7 +34,6 @@ def test_the_module_provides_the_registry() -> None:
     assert flamestream_registry() is NatsRegistry
     registry = NatsRegistry(None, RegistryContext())
     assert registry.options == RegistryOptions()
-    assert registry.capabilities.durable
     assert registry.capabilities.shared
     asyncio.run(registry.aclose())
 

@@ -68,7 +68,7 @@ class Board(SupervisorRegistry):
 
     @property
     def capabilities(self) -> RegistryCapabilities:
-        return RegistryCapabilities(durable=False, shared=True)
+        return RegistryCapabilities(shared=True)
 
     async def open(self) -> None:
         if self.options.hall == "shut":

@@ -170,7 +170,6 @@ class StatefulOperator(Operator, ABC):
     written as it changed.
 
     Attributes:
-        whole: Whether it has the state of all key groups on each worker. It stores that of the worker's own.
         worked: Number of live items that have gone into it.
         retracted: Number of outputs that it has taken back.
         repeated: Number of times that it has processed an item again, or found out its outputs, to take back or repair.
@@ -178,7 +177,6 @@ class StatefulOperator(Operator, ABC):
             appended to. It may be empty if no snapshots are taken.
     """
 
-    whole: ClassVar[bool] = False
     worked: int = 0
     retracted: int = 0
     repeated: int = 0

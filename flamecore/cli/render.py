@@ -150,10 +150,6 @@ def _route(graph: Graph, vertex: Vertex) -> str:
     """Return how items find their worker; empty if they stay on one."""
     if isinstance(vertex.route, ByKey) and vertex.route.place is not None:
         return "" if graph.placing_of(vertex) else "by place"
-    if vertex.scans:
-        return ""
-    if isinstance(vertex.route, ByTime) and any(other.scans for other in graph.reach_of(vertex)):
-        return "by block"
     return _ROUTES.get(type(vertex.route), "")
 
 

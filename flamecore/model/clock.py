@@ -6,7 +6,7 @@ The clock `blocks` numbers the records of each front so that a block of them is 
 
 The widths are fixed, and not fitted to a job: the same records then have the same times in a run with more fronts. So
 are the numbers of records: the first 16 blocks of a front have 4,096 records, and all others 16,384. Large blocks cost
-less, since a scan exchanges fewer totals. Small ones share few records evenly, and end soon: snapshots and outputs wait
+less. Small ones share few records evenly, and end soon: snapshots and outputs wait
 for the end of a block, which is at most a quarter of what its front has read before.
 
 A job that goes on behind its end begins with new blocks in all fronts once one of them has a new record: how often it
@@ -55,16 +55,6 @@ def recorded_name(clock: ClockName) -> str:
     ['sequence', 'blocks/16384']
     """
     return f"{clock}/{LARGEST_BLOCK}" if clock == "blocks" else clock
-
-
-def block_of(order: bytes) -> int:
-    """Return the number of the block of an order, among those of all fronts.
-
-    >>> from flamecore.model.meta import encode_time
-    >>> [block_of(encode_time(BlockTimes(1).time(number))) & 0xFFFFFFFF for number in (4095, 4096)]
-    [1, 1048577]
-    """
-    return int.from_bytes(order[:8], "big") >> _PLACE_BITS
 
 
 def block_start(time: int) -> int:

@@ -54,8 +54,6 @@ class Drift(Vertex):
         types: The declared types.
         method: The method of a stream that has made it, such as "fold".
         light: Whether an item costs it less than sending the item to another worker does.
-        scans: Whether workers exchange totals of blocks, not items, if the job's clock makes blocks: only for counts,
-            and for reduces by associative functions.
         labelled: Whether payloads are `Labelled`, and keys begin with the label: state is dropped with it.
     """
 
@@ -71,7 +69,6 @@ class Drift(Vertex):
     light: bool = False
     method: str = ""
     labelled: bool = False
-    scans: bool = False
 
     @property
     def keeps_state(self) -> bool:

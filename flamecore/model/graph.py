@@ -341,7 +341,6 @@ class Graph:
         self._check_cycles()
         self._check_ordered()
         self._check_placings()
-        self._check_scans()
         self._check_keyed_loops()
         self._check_labels()
 
@@ -433,44 +432,6 @@ class Graph:
                         ),
                         vertex,
                     )
-
-    def _check_scans(self) -> None:
-        heads = sorted({head for _, head in self.feedback()}, key=lambda head: head.index)
-        for vertex in self.vertices:
-            if not vertex.scans:
-                continue
-            route, before = vertex.route, sorted(self.upstream_of(vertex), key=lambda each: each.index)
-            wrong, hint = "", "Leave scan=True out, or place the operation before."
-            if isinstance(route, ByKey) and route.place is not None:
-                wrong, hint = (
-                    "and its key names a place",
-                    "Leave place out, or scan=True: a scan sends no items anyway.",
-                )
-            elif head := next((head for head in heads if vertex in self.reach_of(head)), None):
-                where = "lies in" if vertex in self.cycle_of(head) else "is behind"
-                wrong = f"and {where} the cycle of {head!r}, in which items come again"
-            elif held := next((other for other in before if other.stateful), None):
-                wrong = f"and is behind {held!r}, which may take back what it has sent"
-            elif moved := next((other for other in before if not isinstance(other.route, ByTime | None)), None):
-                wrong = f"and is behind {moved!r}, to which items go from other workers"
-            elif (source := self._unevenly_dealt(vertex)) is not None:
-                wrong = f"and what comes of a record of {source!r} is dealt to several workers"
-                hint = "Call rebalance once, before the branches; or leave scan=True out."
-            if wrong:
-                what = f"{vertex!r} scans the items of its worker, {wrong}"
-                raise note_declaration(GraphError(what, hint=hint, vertex=vertex.name), vertex)
-
-    def _unevenly_dealt(self, vertex: Vertex) -> Vertex | None:
-        """Return a source with ways to a vertex by unequal numbers of rebalances, or None.
-
-        The items derived from a record would then be on several workers.
-        """
-        upstream, numbers = self.upstream_of(vertex), {vertex: {0}}
-        for start in self._walked()[1]:  # each behind all that it leads to
-            if start in upstream:
-                ends = [end for end in self._successors[start] if end in numbers]
-                numbers[start] = {count + isinstance(end.route, ByTime) for end in ends for count in numbers[end]}
-        return next((source for source in self.sources if len(numbers.get(source, ())) > 1), None)
 
     def _check_labels(self) -> None:
         numbers = {vertex.number: vertex for vertex in self.vertices if isinstance(vertex, Label)}

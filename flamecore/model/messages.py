@@ -94,15 +94,6 @@ Piece = tuple[int, int, bool, Orders, Sequence[object]]
 another worker; all of them live, or all of them tombstones."""
 
 
-def first_mark(vertices: int) -> int:
-    """Return the index, in hand-overs, of what the first vertex gets beside its items: marks, or totals of a scan.
-
-    Args:
-        vertices: Number of vertices, whose items and failures have the indexes before.
-    """
-    return 2 * vertices + 1
-
-
 class Items(NamedTuple):
     """One hand-over between workers: items in the order they were sent.
 

@@ -9,13 +9,13 @@ from types import MethodDescriptorType
 from typing import Final, NamedTuple
 
 from flamecore.errors import JobError
-from flamecore.model.clock import LARGEST_BLOCK, MOST_FRONTS, block_start
+from flamecore.model.clock import LARGEST_BLOCK, MOST_FRONTS
 from flamecore.model.graph import Graph, cycle_name
 from flamecore.model.hashing import KEY_GROUPS, key_group, owners, stable_hash
 from flamecore.model.meta import MAX_FRONT, FrontId
 from flamecore.model.segments import Segments
 from flamecore.model.settings import JobSettings
-from flamecore.model.vertices import ByHash, ByKey, ByTime, Map, Vertex
+from flamecore.model.vertices import ByHash, ByKey, Map, Vertex
 
 DEAD_LETTERS = "dead_letter"
 """Name of the rear that takes dead letters."""
@@ -101,15 +101,13 @@ class Plan:
             for vertex in cycle
         }
         object.__setattr__(self, "homes", homes)
-        scans = scans_of(self.graph, self.settings)
         if owning is None:
-            owning = owning_workers(self.graph, workers, {*homes, *scans})
+            owning = owning_workers(self.graph, workers, homes)
         if self.placement is not None:
             self.placement.check(workers)
         owned = owners(workers, owning) if self.placement is None else self.placement.owners
         object.__setattr__(self, "owners", owned)
-        hosting = hosting_workers(self.graph, workers, {*owned, *homes.values()}, scans)
-        object.__setattr__(self, "_hosting", hosting)
+        object.__setattr__(self, "_hosting", hosting_workers(self.graph, workers, {*owned, *homes.values()}))
         if len(self.fronts) >= MAX_FRONT:
             raise ValueError(f"{len(self.fronts)} fronts are more than can be numbered")
         if self.settings.clock == "blocks" and len(self.fronts) > MOST_FRONTS:
@@ -138,34 +136,10 @@ class Plan:
         home = self.homes.get(vertex)
         return self.owners if home is None else (home,) * KEY_GROUPS
 
-    def is_scan(self, vertex: Vertex) -> bool:
-        """Return whether an operation's items stay in place, and workers exchange totals."""
-        return is_scan(vertex, self.settings)
-
-    def exchanges_totals(self, vertex: Vertex) -> bool:
-        """Return whether workers need the totals of others for a scan.
-
-        All that comes of a labelled record is on one worker, so others have no items of its label: its states are in no
-        snapshot, and dropped with it.
-        """
-        return self.is_scan(vertex) and vertex.keeps_state
-
-    def deals_blocks(self, vertex: Vertex) -> bool:
-        """Return whether an operation behind a rebalance takes whole blocks of records.
-
-        It does for the sake of a scan.
-        """
-        return isinstance(vertex.route, ByTime) and any(map(self.is_scan, self.graph.reach_of(vertex)))
-
-    def snapshot_time(self, time: int) -> int:
-        """Return the latest time of a snapshot of a job in progress, up to a time."""
-        # Workers exchange totals of some items of a block, and know no other total between them.
-        return block_start(time) if any(map(self.is_scan, self.graph.vertices)) else time
-
     @property
     def max_in_flight(self) -> int:
         """Return the most records admitted and not yet delivered."""
-        return max_in_flight(self.graph, self.settings)
+        return max_in_flight(self.settings)
 
     def in_flight_of(self, worker: int) -> int:
         """Return the part of `max_in_flight` for the fronts that a worker hosts."""
@@ -230,30 +204,18 @@ class Plan:
         return self._hosting[(number - 1) % len(self._hosting)]
 
 
-def is_scan(vertex: Vertex, settings: JobSettings) -> bool:
-    """Return whether workers exchange totals for an operation of a job with these settings."""
-    return vertex.scans and settings.clock == "blocks" and settings.workers > 1
-
-
-def scans_of(graph: Graph, settings: JobSettings) -> frozenset[Vertex]:
-    """Return the operations of a graph whose totals workers exchange."""
-    return frozenset([vertex for vertex in graph.vertices if is_scan(vertex, settings)])
-
-
-# A worker that scans with less than two blocks sends the totals of a block in several parts, and has nothing to read
-# while a block is on its way. With less than one block any worker waits until those before it have read theirs; with
-# two, more items are early for their keys: a keyed fold of two files took 4 % more CPU time on two workers.
-def max_in_flight(graph: Graph, settings: JobSettings) -> int:
+# With less than one block a worker waits until those before it have read theirs; with two, more items are early for
+# their keys: a keyed fold of two files took 4 % more CPU time on two workers.
+def max_in_flight(settings: JobSettings) -> int:
     """Return the most records of a job that are admitted and not yet delivered.
 
-    By default they are `MAX_IN_FLIGHT`. By the clock `blocks` they are a block for each of several workers, or two if
-    these exchange totals.
+    By default they are `MAX_IN_FLIGHT`. By the clock `blocks` they are a block for each of several workers.
     """
     if settings.max_in_flight is not None:
         return settings.max_in_flight
     if settings.clock != "blocks" or settings.workers == 1:
         return MAX_IN_FLIGHT
-    return (2 if scans_of(graph, settings) else 1) * LARGEST_BLOCK * settings.workers
+    return LARGEST_BLOCK * settings.workers
 
 
 _LIGHT: Final = (MethodDescriptorType, itemgetter, attrgetter)
@@ -262,7 +224,7 @@ _LIGHT: Final = (MethodDescriptorType, itemgetter, attrgetter)
 
 # On two processes, where one owns the keys of a word count, it is the busier one already. If it also reads one of two
 # files, all the job waits for it, and it has to merge its own records with the other's: a third more CPU time.
-def hosting_workers(graph: Graph, workers: int, owning: Container[int], scans: Container[Vertex] = ()) -> Sequence[int]:
+def hosting_workers(graph: Graph, workers: int, owning: Container[int]) -> Sequence[int]:
     """Return the workers to which fronts are dealt out by default, in turn.
 
     All workers host some, so that reading is shared, unless the work before the first keyed operations is light: then
@@ -272,25 +234,20 @@ def hosting_workers(graph: Graph, workers: int, owning: Container[int], scans: C
         graph: Graph of the job.
         workers: Number of workers.
         owning: Workers that own key groups, or are the home of a cycle.
-        scans: Keyed operations whose items stay where they are.
 
     >>> hosting_workers(Graph(), 4, (2, 3))
     range(0, 4)
     """
     # The first workers own no key groups where not all do. Standard input is that of worker 0.
     spare = [worker for worker in range(workers) if worker not in owning]
-    return spare if 0 in spare and graph.sources and is_light_before_keys(graph, scans) else range(workers)
+    return spare if 0 in spare and graph.sources and is_light_before_keys(graph) else range(workers)
 
 
-def is_light_before_keys(graph: Graph, scans: Container[Vertex] = ()) -> bool:
+def is_light_before_keys(graph: Graph) -> bool:
     """Return whether only methods of built-in classes run before the first keys.
 
     Then items go to the owners of their keys. The cost of a user function is not known before it has run, nor is the
     cost of making records that are no texts.
-
-    Args:
-        graph: Graph of the job.
-        scans: Keyed operations whose items stay where they are: their work is that of the hosts of fronts.
     """
     ways: list[Vertex] = []
     for source in graph.sources:
@@ -298,7 +255,7 @@ def is_light_before_keys(graph: Graph, scans: Container[Vertex] = ()) -> bool:
             return False
         ways += graph.successors(source)
     for vertex in ways:  # it grows meanwhile; there is no cycle without a route
-        if isinstance(vertex.route, (ByKey, ByHash)) and vertex not in scans:
+        if isinstance(vertex.route, (ByKey, ByHash)):
             continue
         if vertex.route is not None or type(vertex) is not Map or not isinstance(vertex.function, _LIGHT):
             return False
@@ -306,7 +263,7 @@ def is_light_before_keys(graph: Graph, scans: Container[Vertex] = ()) -> bool:
     return True
 
 
-def owning_workers(graph: Graph, workers: int, apart: Container[Vertex] = ()) -> int:
+def owning_workers(graph: Graph, workers: int, homes: Container[Vertex] = ()) -> int:
     """Return the default number of workers that own key groups.
 
     All workers own some, so that work and state are shared, unless all keyed operations are light: then looking up the
@@ -318,12 +275,12 @@ def owning_workers(graph: Graph, workers: int, apart: Container[Vertex] = ()) ->
     Args:
         graph: Graph of the job.
         workers: Number of workers.
-        apart: Vertices that do not count: a single worker owns them, or their items stay where they are.
+        homes: Vertices that a single worker owns, which do not count.
 
     >>> owning_workers(Graph(), 4)
     4
     """
-    keyed = [vertex for vertex in graph.vertices if isinstance(vertex.route, (ByKey, ByHash)) and vertex not in apart]
+    keyed = [vertex for vertex in graph.vertices if isinstance(vertex.route, (ByKey, ByHash)) and vertex not in homes]
     if keyed and all(vertex.light for vertex in keyed):
         return 1
     return workers

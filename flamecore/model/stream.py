@@ -353,7 +353,6 @@ class KeyedStream(Generic[K, T]):
         state: object,
         *,
         light: bool = False,
-        scans: bool = False,
         output: object = object,
     ) -> Stream[Any]:
         vertex = Drift(
@@ -365,7 +364,6 @@ class KeyedStream(Generic[K, T]):
             types=DriftTypes(state, output, self._stream._type),
             light=light,
             method=kind,
-            scans=scans,
         )
         return self._stream._then(vertex, declared)
 
@@ -449,16 +447,11 @@ class KeyedStream(Generic[K, T]):
         )
         return self._stream._then(vertex, GenericAlias(tuple, (self._stream._type, ...)))
 
-    def reduce(
-        self, function: Callable[[T, T], T], *, scan: bool = False, name: str | None = None
-    ) -> Stream[tuple[K, T]]:
+    def reduce(self, function: Callable[[T, T], T], *, name: str | None = None) -> Stream[tuple[K, T]]:
         """Combine the items of each key one by one; emit each update, (key, value).
 
         Args:
             function: (value, item) → new value. It must not change its arguments.
-            scan: Whether items stay on the workers where they are, as in `count`. The function has to be associative,
-                and not to fail: the sum of `float`, say, is not. A job on several workers in which it shows that the
-                function is not ends with an error.
             name: Name of the operation.
         """
         require_functions("reduce", self._stream._vertex, function)
@@ -467,8 +460,7 @@ class KeyedStream(Generic[K, T]):
             return item if state is MISSING else function(state, item)
 
         _of_user(accumulate, function)
-        of, result = self._stream._type, returned(function)
-        return self._accumulate("reduce", name, function, accumulate, MISSING, of, result, scans=scan)
+        return self._accumulate("reduce", name, function, accumulate, MISSING, self._stream._type, returned(function))
 
     def fold(self, initial: A, function: Callable[[A, T], A], *, name: str | None = None) -> Stream[tuple[K, A]]:
         """Fold the items of each key into a state; emit each update, (key, state).
@@ -489,15 +481,9 @@ class KeyedStream(Generic[K, T]):
         declared = type(initial) if hint is object else hint
         return self._accumulate("fold", name, function, function, initial, declared, hint)
 
-    def count(self, *, scan: bool = False, name: str | None = None) -> Stream[tuple[K, int]]:
-        """Count the items of each key; emit each update, (key, count).
-
-        Args:
-            scan: Whether items stay on the workers where they are, and these exchange counts of blocks of records. It
-                needs `job.clock = "blocks"`, and neither a state nor a key between the sources and the count.
-            name: Name of the operation.
-        """
-        return self._accumulate("count", name, None, one_more, 0, int, int, light=True, scans=scan)
+    def count(self, *, name: str | None = None) -> Stream[tuple[K, int]]:
+        """Count the items of each key; emit each update, (key, count)."""
+        return self._accumulate("count", name, None, one_more, 0, int, int, light=True)
 
     def _accumulate(
         self,
@@ -510,7 +496,6 @@ class KeyedStream(Generic[K, T]):
         state: object,
         *,
         light: bool = False,
-        scans: bool = False,
     ) -> Stream[Any]:
         key = self._key
 
@@ -521,7 +506,7 @@ class KeyedStream(Generic[K, T]):
         if function is not None:
             _of_user(advance, function)
         pair = GenericAlias(tuple, (returned(key), declared))
-        return self._drift(kind, name, function, advance, initial, accumulate, pair, state, light=light, scans=scans)
+        return self._drift(kind, name, function, advance, initial, accumulate, pair, state, light=light)
 
     def stateful_map(
         self, initial: S, function: Callable[[S, T], tuple[S, Iterable[U]]], *, name: str | None = None
@@ -560,7 +545,6 @@ class _LabelledKeys(KeyedStream[K, T]):
         state: object,
         *,
         light: bool = False,
-        scans: bool = False,
         output: object = object,
     ) -> Stream[Any]:
         key, place = self._key, self._place
@@ -586,7 +570,6 @@ class _LabelledKeys(KeyedStream[K, T]):
             light=light,
             method=kind,
             labelled=True,
-            scans=scans,
         )
         paired = self._stream._with_label(self._start, self._label, f"{called}.label")
         return paired._then(vertex, declared)

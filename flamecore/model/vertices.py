@@ -137,14 +137,6 @@ class Vertex:
         return False
 
     @property
-    def scans(self) -> bool:
-        """Return whether its items stay on a worker that has all of a block.
-
-        Workers exchange totals then.
-        """
-        return False
-
-    @property
     def keeps_state(self) -> bool:
         """Return whether it has state in snapshots."""
         return self.stateful

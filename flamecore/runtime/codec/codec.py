@@ -20,7 +20,7 @@ from flamecore.errors import CodecError, TooLargeError
 from flamecore.model.batch import DerivedOrders, Note, concat, pack, unpack
 from flamecore.model.failure import Failure, shorten_repr
 from flamecore.model.graph import Graph, payload_types
-from flamecore.model.messages import Ack, Delivered, Items, MinTimes, Released, Report, first_mark
+from flamecore.model.messages import Ack, Delivered, Items, MinTimes, Released, Report
 from flamecore.model.type_codec import TypeCodec
 from flamecore.runtime.codec import wire as lay
 from flamecore.runtime.codec.checked import MESSAGES, checked
@@ -216,10 +216,8 @@ class Codec:
         return error.going_to(*self._vertex(index))  # each fits alone, but not all together
 
     def _vertex(self, index: int) -> tuple[str, str]:
-        """Return the name of a vertex and its description, by an index of a hand-over."""
-        count = len(self._vertices)
-        number = index if index < count else index - first_mark(count)
-        return self._vertices[number] if 0 <= number < count else (str(index), f"vertex {index}")
+        """Return the name of a vertex and its description."""
+        return self._vertices[index] if index < len(self._vertices) else (str(index), f"vertex {index}")
 
     # -- reading ---------------------------------------------------------------------------------------------------
 

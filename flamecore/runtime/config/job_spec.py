@@ -363,9 +363,7 @@ class JobSpec:
             "job": self.name,
             "flow": config.job.flow or self.flow.module,
             **{key: getattr(config.job, key) for key in ("workers", "clock", "guarantee", "on_error")},
-            "max_in_flight": max_in_flight(self.graph, self.settings)
-            if self.graph
-            else config.job.max_in_flight or MAX_IN_FLIGHT,
+            "max_in_flight": max_in_flight(self.settings) if self.graph else config.job.max_in_flight or MAX_IN_FLIGHT,
             "on": {
                 "use": config.deploy.on,
                 "options": redacted(config.hosts.get(config.deploy.on, {})),

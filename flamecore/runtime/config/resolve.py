@@ -336,8 +336,6 @@ def unmet_requirements(spec: JobSpec) -> Iterator[ConfigError]:
         yield from _wall_clock(spec)
     if spec.config.job.clock == "blocks":
         yield from _bounded(spec)
-    elif spec.config.job.workers != 1:
-        yield from _without_blocks(spec)
     yield from _retractions(spec)
     if not spec.config.job.barrier:
         yield from _unordered_partitions(spec)
@@ -369,20 +367,6 @@ def _bounded(spec: JobSpec) -> Iterator[ConfigError]:
                 f"source {name!r} ({spec.drivers.names[f'source.{name}']}) does not end by itself, and with "
                 'clock = "blocks" all others would wait for its blocks to fill',
                 hint='Set job.clock = "sequence"; or "wall", to take records as they arrive.',
-                path="job.clock",
-            )
-
-
-def _without_blocks(spec: JobSpec) -> Iterator[ConfigError]:
-    """Yield an error for each scan on several workers if the clock makes no blocks.
-
-    Items of several workers would alternate, and each total would be of one item.
-    """
-    for vertex in spec.checked_graph.vertices:
-        if vertex.scans:
-            yield ConfigError(
-                f'{vertex!r} scans blocks of records, and with clock = "{spec.config.job.clock}" there are none',
-                hint='Set job.clock = "blocks"; or leave scan=True out.',
                 path="job.clock",
             )
 

@@ -20,7 +20,6 @@ from flamecore.abc.source import Source
 from flamecore.abc.transport import Endpoint
 from flamecore.errors import FlameError
 from flamecore.model.failure import Failure
-from flamecore.model.hashing import KEY_GROUPS
 from flamecore.model.plan import DEAD_LETTERS, Plan
 from flamecore.runtime.codec.codec import Codec
 from flamecore.runtime.codec.wire import STORED
@@ -260,17 +259,10 @@ class Node:
         for owners, names in owned_alike.items():
             own = [group for group, owner in enumerate(owners) if owner == worker.index]
             parts = 0
-            if manifest is not None:
-                for wanted, whole in ((own, False), (range(KEY_GROUPS), True)):
-                    groups_of = {
-                        name: placed.get(name, operations[name].groups_of)
-                        for name in names
-                        if operations[name].whole is whole
-                    }
-                    if groups_of and wanted:
-                        state = await load_state(state_access.store, state_access.codec, manifest, wanted, groups_of)
-                        worker.restore(state)
-                parts = manifest.parts_of(own, names) if own else 0
+            if manifest is not None and own:
+                groups_of = {name: placed.get(name, operations[name].groups_of) for name in names}
+                worker.restore(await load_state(state_access.store, state_access.codec, manifest, own, groups_of))
+                parts = manifest.parts_of(own, names)
             span = min(own, default=0), max(own, default=-1)
             theirs = {name: operations[name] for name in names}
             writers.append(StateWriter(theirs, state_access.codec, span, parts, alone=len(owned_alike) == 1))

@@ -24,12 +24,11 @@ from flamecore.model.failure import FlowMistake
 from flamecore.model.graph import Graph
 from flamecore.model.meta import CHILD, encode_child
 from flamecore.model.plan import Plan
-from flamecore.model.vertices import ByKey, ByTime, Map, Merge, Source, Vertex, are_complements
+from flamecore.model.vertices import ByTime, Map, Merge, Source, Vertex, are_complements
 from flamecore.runtime.operators.agenda import Agenda
 from flamecore.runtime.operators.barrier import Outlet
-from flamecore.runtime.operators.columns.scan import Partial, ScanBuffer, ScanOperator
 from flamecore.runtime.operators.cycle_compiler import CycleCompiler
-from flamecore.runtime.operators.exchange import OpenBlocks, Outboxes, PlacingOperator, RecordPlaces, routed
+from flamecore.runtime.operators.exchange import Outboxes, PlacingOperator, RecordPlaces, routed
 from flamecore.runtime.operators.map import BroadcastOperator, Leg, choice_step
 from flamecore.runtime.operators.marks import MarkingOperator, MarkWays
 from flamecore.runtime.operators.ordered import OrderedBuffer, OrderedOperator
@@ -81,7 +80,6 @@ class Compiled:
         shares: Shares of rebalances that follow the load of workers; None: there are no such rebalances.
         early: The order below which records are first ones, whose functions check their results; empty after them.
         ordered: The ordered operations, by name of their vertex.
-        blocks: The open blocks of this worker's fronts; None: no operation scans, so none is ever open.
     """
 
     entrances: dict[str, Entrance] = field(default_factory=dict)
@@ -95,7 +93,6 @@ class Compiled:
     shares: LoadShares | None = None
     early: list[bytes] = field(default_factory=list)
     ordered: dict[str, OrderedOperator] = field(default_factory=dict)
-    blocks: OpenBlocks | None = None
 
 
 class Idents:
@@ -158,8 +155,6 @@ class Compiler:
         self.plan, self.worker, self.outboxes = plan, worker, outboxes
         self.operators = operators
         self.compiled = Compiled()
-        if any(map(plan.is_scan, plan.graph.vertices)):
-            self.compiled.blocks = OpenBlocks(outboxes)
         kinds = {row_of(type(vertex)) for vertex in plan.graph.vertices} - {Source}
         own = all(operators.get(kind) is OPERATORS.get(kind) for kind in kinds)
         self.cycles = CycleCompiler(plan, worker, fail_at, numbers=own)
@@ -233,11 +228,7 @@ class Compiler:
             strict=self.strict(vertex) if early else None,
             early=early,
         )
-        build = self.operators[kind]
-        if plan.exchanges_totals(vertex):
-            own = [group for group, owner in enumerate(plan.owners_of(vertex)) if owner == self.worker]
-            build = partial(ScanOperator, groups=own, worker=self.worker)
-        operator = build(self.strict(vertex) if plan.settings.checks else vertex, site)
+        operator = self.operators[kind](self.strict(vertex) if plan.settings.checks else vertex, site)
         if isinstance(operator, BroadcastOperator) and not plan.settings.checks:
             self.choose(operator, ends)
         if isinstance(operator, PlacingOperator):
@@ -284,8 +275,6 @@ class Compiler:
             if vertex.timers and self.plan.snapshots and self.plan.settings.clock == "wall":
                 ordered.wait_for_journal()
             way = Way(ordered.step, ordered.run)
-        elif isinstance(operator, ScanOperator):
-            return self.scanned(vertex, strict, operator)
         # On one worker items come in order, and in a cycle the agenda sees to that. Anywhere else
         # they wait until nothing can come before them.
         elif isinstance(operator, StatefulOperator) and not (alone or vertex in self.cycles):
@@ -296,8 +285,6 @@ class Compiler:
             buffer = ReorderBuffer(vertex.name, operator, segment, advance=advance)
             self.compiled.waiting.append(buffer)
             way = Way(buffer.step, buffer.run)
-            if self.plan.is_scan(vertex):
-                return way
         else:
             way = self.cycles.before(vertex, way)
         if (by_key := self.cycles.keyed_way(vertex, strict, way)) is not None:
@@ -316,28 +303,7 @@ class Compiler:
             shares=self.shares_for(vertex),
             stays=not alone and vertex in self.plan.homes,
             records=None if (placing := self.plan.graph.placing_of(vertex)) is None else self.records_of(placing),
-            blocks=self.compiled.blocks if self.plan.deals_blocks(vertex) else None,
         )
-
-    def scanned(self, vertex: Vertex, strict: Vertex, operator: ScanOperator) -> Way:
-        """Return the way into a scan.
-
-        Items take it on their worker; partial totals go to all others.
-        """
-        index = self.marks.first + vertex.index  # beside the items, as marks
-
-        def send(place: bytes, totals: Partial) -> None:
-            for worker, outbox in enumerate(self.outboxes):
-                if worker != self.worker:
-                    outbox.put(index, place, 0, True, totals)
-
-        assert isinstance(strict.route, ByKey)
-        segment = self.plan.segments.of[vertex.index]
-        assert self.compiled.blocks is not None
-        buffer = ScanBuffer(vertex.name, operator, segment, strict.route.key, send, self.compiled.blocks)
-        self.compiled.waiting.append(buffer)
-        self.compiled.arrivals[index] = buffer.arrive
-        return Way(buffer.step, buffer.run)
 
     def records_of(self, placing: Vertex) -> RecordPlaces:
         """Return the places of the records that a vertex deals to this worker."""
@@ -348,7 +314,7 @@ class Compiler:
 
         Returns None for other vertices, and where the rebalance must follow the times of items.
         """
-        if not (isinstance(vertex.route, ByTime) and len(self.outboxes) > 1) or self.plan.deals_blocks(vertex):
+        if not (isinstance(vertex.route, ByTime) and len(self.outboxes) > 1):
             return None
         before = self.plan.graph.upstream_of(vertex)
         once = all(not other.stateful and other.route is None for other in before)

@@ -29,13 +29,12 @@ from flamecore.model.batch import (
     results,
     selected,
 )
-from flamecore.model.clock import block_of
 from flamecore.model.failure import shorten_repr
 from flamecore.model.hashing import check_key, key_group, key_groups, stable_hash
 from flamecore.model.messages import Piece
 from flamecore.model.meta import CHILD, decode_time, encode_child
 from flamecore.model.vertices import ByHash, ByKey, ByTime, Placing, Route, ToAll, Vertex
-from flamecore.runtime.operators.rebalance import DealingByBlocks, DealingByLoad, DealingByTime, LoadShares, Part, dealt
+from flamecore.runtime.operators.rebalance import DealingByLoad, DealingByTime, LoadShares, Part, dealt
 
 _PLACES_KEPT: Final = 65_536
 _LONGEST_TEXT: Final = 64
@@ -71,11 +70,6 @@ class Outbox:
         self._single = None
         self.pieces.append((index, trace, True, orders, payloads))
 
-    def put_all(self, pieces: Sequence[Piece]) -> None:
-        """Add pieces for any vertices."""
-        self._single = None
-        self.pieces += pieces
-
     def take(self) -> list[Piece]:
         """Take out all pieces, with consecutive ones joined."""
         pieces, self.pieces, self._single = self.pieces, [], None
@@ -101,54 +95,6 @@ Outboxes = Sequence[Outbox]
 """The outbox of each worker."""
 
 
-class OpenBlocks:
-    """The blocks of records that fronts of a worker read on at once, and do not promise meanwhile.
-
-    No minimum time passes their records. So what is to go to other workers, of the records or of what comes of them,
-    may wait for the rest: one message then does for several batches. It leaves before the front promises more.
-
-    Args:
-        outboxes: Outbox of each worker.
-
-    Attributes:
-        later: For each worker, the records of such blocks that are dealt to it.
-    """
-
-    def __init__(self, outboxes: Outboxes) -> None:
-        self.later = [Outbox() for _ in outboxes]
-        self._outboxes = outboxes
-        self._of: dict[int, int] = {}
-
-    def __contains__(self, block: object) -> bool:
-        return block in self._of.values()
-
-    def is_open(self, front: int) -> bool:
-        """Return whether a block of a front is open."""
-        return front in self._of
-
-    def open(self, front: int, block: int) -> None:
-        """Open a block of a front, its only one."""
-        self._of[front] = block
-
-    def close(self, front: int) -> None:
-        """Close the block of a front, if one is open."""
-        if self._of.pop(front, None) is None:
-            return
-        # Records of other open blocks leave with those of this one: that is earlier than they have to.
-        for outbox, later in zip(self._outboxes, self.later, strict=True):
-            if later:
-                outbox.put_all(later.take())
-
-    def choose(self, later: Run, now: Run) -> Run:
-        """Return the run of one of two ways: of what may wait, and of what may not."""
-
-        def run(orders: Orders, trace: int, payloads: Sequence[object]) -> None:
-            first, last = block_of(orders[0]), block_of(orders[-1])
-            (later if first == last and first in self else now)(orders, trace, payloads)
-
-        return run
-
-
 Place = Callable[[bytes, object], int]
 """(order, payload) → the worker that processes the item."""
 
@@ -165,7 +111,6 @@ def routed(
     shares: LoadShares | None = None,
     stays: bool = False,
     records: RecordPlaces | None = None,
-    blocks: OpenBlocks | None = None,
 ) -> Way:
     """Return the step and the run that bring items of `vertex` to their workers.
 
@@ -179,7 +124,6 @@ def routed(
         shares: Shares of a rebalance whose items come once; None: it follows their times.
         stays: Whether items stay here, unless routed by key: in a cycle that is at home on one worker.
         records: Places of the records of which the items are made, and which have brought them to their workers.
-        blocks: The open blocks, for a rebalance that deals out whole blocks of records; None: it does not.
     """
     route = vertex.route
     if records is not None:
@@ -201,14 +145,6 @@ def routed(
     if isinstance(route, ByTime) and shares is not None:
         place, parted = _next_of(shares), DealingByLoad(shares)
         here, run_here = shares.timed(here), shares.timed(run_here)
-    elif blocks is not None:
-        dealing = DealingByBlocks(workers)
-        step = _to_place(vertex.index, here, worker, outboxes, fail, dealing.placed)
-        later, now = [
-            _run_to_place(vertex.index, run_here, worker, each_outbox, dealing)
-            for each_outbox in (blocks.later, outboxes)
-        ]
-        return Way(step, blocks.choose(later, now))
     elif isinstance(route, ByTime):
         parted = DealingByTime(workers)
     elif isinstance(route, ByKey):
@@ -595,7 +531,7 @@ class PlacingOperator(Operator):
         return self._emit_run(extended(orders, CHILD[0]), trace ^ self._ident, payloads)
 
 
-Parting = _Parting | DealingByTime | DealingByLoad | DealingByBlocks
+Parting = _Parting | DealingByTime | DealingByLoad
 
 
 def arrive(pieces: Sequence[Piece], steps: Mapping[int, Step], runs: Mapping[int, Run]) -> None:

@@ -15,7 +15,6 @@ from typing import Any, Final
 from flamecore.abc.operator import Operator, Site, Step
 from flamecore.model.batch import Orders, ascending
 from flamecore.model.failure import FlowMistake, shorten_repr
-from flamecore.model.messages import first_mark
 from flamecore.model.meta import GLOBAL_TIME_BYTES, MIN_TIME, decode_time, encode_time
 from flamecore.model.ordered import (
     BEGUN,
@@ -50,20 +49,19 @@ class MarkWays:
         outboxes: Outbox of each worker.
 
     Attributes:
-        first: Index of the marks of the first vertex, in hand-overs.
         buffers: The buffers of this worker's ordered operations, by index of the vertex.
         markings: The markings of this worker's fronts, by name of the source.
     """
 
     def __init__(self, plan: Plan, worker: int, outboxes: Outboxes) -> None:
         self._plan, self._worker, self._outboxes = plan, worker, outboxes
-        self.first = first_mark(len(plan.graph.vertices))
+        self._first = 2 * len(plan.graph.vertices) + 1  # behind the vertices and their failures
         self.buffers: dict[int, OrderedBuffer] = {}
         self.markings: dict[str, list[MarkingOperator]] = {}
 
     def arrivals(self) -> Iterator[tuple[int, Step]]:
         """Yield the index of each ordered operation's marks, and the step that takes them."""
-        return ((self.first + index, partial(_arrive, buffer)) for index, buffer in self.buffers.items())
+        return ((self._first + index, partial(_arrive, buffer)) for index, buffer in self.buffers.items())
 
     def of(self, vertex: Vertex) -> Say:
         """Return the function that sends the marks of a vertex."""
@@ -78,7 +76,7 @@ class MarkWays:
                     if worker == self._worker:
                         self.buffers[index].put_mark(place, mark)
                     else:
-                        self._outboxes[worker].put(self.first + index, place, 0, True, mark)
+                        self._outboxes[worker].put(self._first + index, place, 0, True, mark)
 
         return say
 

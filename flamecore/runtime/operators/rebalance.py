@@ -6,8 +6,6 @@ order alone: its tombstone has to go the same way. Such items are dealt out even
 Items straight from the fronts come once. For them every worker has a *share*, which follows its load: a worker that
 also owns key groups, or runs on a slower machine, gets less, down to nothing. Only the dealing worker, which hosts the
 front, keeps at least an even share. Outputs do not depend on shares.
-
-Before a scan they are dealt out by blocks of records: all items of a block have to be on one worker.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from itertools import accumulate
 from typing import Any, Final, ParamSpec
 
 from flamecore.model.batch import Orders, materialise
-from flamecore.model.clock import MOST_FRONTS, STOPWATCH, block_of
+from flamecore.model.clock import STOPWATCH
 from flamecore.model.messages import Busy
 from flamecore.model.meta import MAX_TIME, decode_time, encode_time
 
@@ -62,35 +60,6 @@ class DealingByTime:
             following = time + 1 if time < _SINGLY else (time // _BLOCK + 1) * _BLOCK
             end = bisect_left(orders, encode_time(following), start) if following <= MAX_TIME else len(orders)
             places, values = parts[dealt(time) % self.workers]
-            places += orders[start:end]
-            values += payloads[start:end]
-            start = end
-        return parts
-
-
-class DealingByBlocks:
-    """A partition of runs by blocks of records: each block goes to one worker."""
-
-    def __init__(self, workers: int) -> None:
-        self.workers = workers
-
-    def placed(self, order: bytes, payload: object = None) -> int:
-        """Return the worker of an item.
-
-        The blocks of all fronts go round, and so do those of one front.
-        """
-        return sum(divmod(block_of(order), MOST_FRONTS + 1)) % self.workers
-
-    def __call__(self, orders: Orders, trace: int, payloads: Sequence[object]) -> Sequence[Part]:
-        if block_of(orders[0]) == block_of(orders[-1]):  # as mostly, and the orders stay packed
-            whole: list[Part] = [((), ())] * self.workers
-            whole[self.placed(orders[0])] = (orders, payloads)
-            return whole
-        parts: list[tuple[list[bytes], list[object]]] = [([], []) for _ in range(self.workers)]
-        orders, start = materialise(orders), 0
-        while start < len(orders):
-            end = bisect_left(orders, block_of(orders[start]) + 1, start, key=block_of)
-            places, values = parts[self.placed(orders[start])]
             places += orders[start:end]
             values += payloads[start:end]
             start = end

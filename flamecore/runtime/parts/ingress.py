@@ -12,12 +12,9 @@ from typing import Any
 from flamecore.abc.acker import Reporter
 from flamecore.abc.source import Batch
 from flamecore.model.batch import Orders, stamped
-from flamecore.model.clock import block_of, block_start
 from flamecore.model.failure import Failure
-from flamecore.model.meta import encode_time
 from flamecore.model.plan import Plan
 from flamecore.runtime.operators.compiler import Entrance
-from flamecore.runtime.operators.exchange import OpenBlocks
 from flamecore.runtime.operators.prefix import Ahead, runs_of
 from flamecore.runtime.parts.failures import Failures
 from flamecore.runtime.parts.front import Front, LatestTime, Malformed, merge_rejected, split
@@ -36,7 +33,6 @@ class Ingress:
         entrances: For each source, the way of its records.
         failures: The failures of the worker, with malformed records.
         reporter: The worker's side of the acker.
-        blocks: The open blocks of the fronts; None: they have none.
 
     Attributes:
         admitted: Number of records.
@@ -54,7 +50,6 @@ class Ingress:
         entrances: Mapping[str, Entrance],
         failures: Failures,
         reporter: Reporter,
-        blocks: OpenBlocks | None = None,
     ) -> None:
         self.admitted = 0
         self.rejected = 0
@@ -67,14 +62,13 @@ class Ingress:
         self.merges = tuple(dict.fromkeys(self.merge_of.values()))
         self.marks = FrontMarks(entrances, fronts.values(), plan.unread)
         self.promises = Promises(reporter, self.merge_of)
-        self._blocks = blocks
         # One for all fronts: of two records read one after the other the second then has the later time, and is not
         # late for a state.
         latest = LatestTime()
         for front in fronts.values():
             front.latest = latest
 
-    def admit(self, number: int, batch: Batch, at: float, policy: str, *, more: bool = False) -> None:
+    def admit(self, number: int, batch: Batch, at: float, policy: str) -> None:
         """Admit a batch of a front; see `Worker.admit`."""
         front = self._fronts[number]
         if front.was_idle:
@@ -84,7 +78,7 @@ class Ingress:
         most = front.most
         if most is not None and len(values) + len(batch.rejected) > most:
             for piece in split(batch, most):
-                self.admit(number, piece, at, policy, more=more)
+                self.admit(number, piece, at, policy)
             return
         if batch.rejected:
             self.rejected += len(batch.rejected)
@@ -92,10 +86,6 @@ class Ingress:
                 values, positions = merge_rejected(batch)
         first = front.stamp(positions, at)
         self.admitted += len(batch.values)
-        in_block = block_start(first) == block_start(front.next_time)
-        held = self._blocks if more and in_block else None
-        if held is not None:
-            held.open(number, block_of(encode_time(first)))
         if len(values):
             # One time after the other for one batch, not a reading of the clock for each record: what is
             # consecutive stays a run, and a journal holds it in two numbers.
@@ -116,9 +106,6 @@ class Ingress:
                 self._run(front.name.source, stamped(first, len(values), front.suffix), values, mixed)
             else:
                 merge.add(number, first, values, mixed=mixed)
-        if held is not None:
-            return
-        self._close_block(number)
         promises = self.promises
         # Times of the wall clock are not the same in a second run, so they are stored before an
         # output may depend on them. Those of the other clocks follow from positions.
@@ -176,7 +163,6 @@ class Ingress:
         """Promise the next time of a front that has nothing to send now."""
         front = self._fronts[number]
         self.marks.idle_again(front)
-        self._close_block(number)
         if not self.promises.is_unstored(number):
             self.promises.make(number, front.promise())
 
@@ -190,8 +176,6 @@ class Ingress:
     def end(self, number: int) -> int:
         """End a front; see `Worker.end_front`."""
         front = self._fronts[number]
-        if self.holds(number):
-            self.heartbeat(number)  # the acker goes on from the last promise of a front that has ended
         self.marks.idle_again(front)
         if not front.ended:
             if self._clock not in (None, "wall"):
@@ -209,7 +193,6 @@ class Ingress:
     def stop(self, number: int) -> int:
         """Stop a front before its end; see `Worker.stop_front`."""
         front = self._fronts[number]
-        self._close_block(number)
         self._close(number)
         # Its times are not stored yet: the promise follows when they are, and must not come before.
         if self.promises.is_unstored(number):
@@ -217,15 +200,6 @@ class Ingress:
         end = front.promise()
         self.promises.make(number, end)
         return end
-
-    def holds(self, number: int) -> bool:
-        """Return whether a front has admitted records that it has not promised; see `Worker.admit`."""
-        return self._blocks is not None and self._blocks.is_open(number)
-
-    def _close_block(self, number: int) -> None:
-        """Release the records of a front that wait for the rest of their block: it is about to promise more."""
-        if self._blocks is not None:
-            self._blocks.close(number)
 
     def _close(self, number: int) -> None:
         """Note that a front reads no more records."""

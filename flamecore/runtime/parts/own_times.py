@@ -39,8 +39,8 @@ class Closed(NamedTuple):
 def closed_in(plan: Plan) -> Closed:
     """Return the closed vertices of a plan.
 
-    Operations that wait for more than items are left out, with all that is behind them: for marks, timers, totals of
-    other workers, or items that go round.
+    Operations that wait for more than items are left out, with all that is behind them: for marks, timers, or items
+    that go round.
     """
     graph, everywhere = plan.graph, frozenset(range(plan.workers))
     cyclic = {vertex for _, head in graph.feedback() for vertex in graph.cycle_of(head)}
@@ -54,7 +54,7 @@ def closed_in(plan: Plan) -> Closed:
         arriving = frozenset().union(*[closed.present.get(start, everywhere) for start in before])
         stays = vertex.route is None
         closed.present[vertex] = arriving if stays else _present_behind(vertex, arriving, plan)
-        waits = vertex.ordered or vertex.marks or vertex in cyclic or plan.is_scan(vertex) or plan.deals_blocks(vertex)
+        waits = vertex.ordered or vertex.marks or vertex in cyclic
         if not waits and all(start in closed.senders for start in before) and (stays or len(arriving) == 1):
             closed.senders[vertex] = None if stays else next(iter(arriving))
     return closed

@@ -92,9 +92,7 @@ class Worker:
         ways = FailureWays(index, plan, random=random, outboxes=self.outboxes, held=self._failures)
         self.compiled = compile_worker(plan, index, random, self.outboxes, ways.fail_at, operators, encodes)
         self.compiled.arrivals.update(self._failures.arrivals())
-        self.ingress = Ingress(
-            plan, self.fronts, self.compiled.entrances, self._failures, reporter, self.compiled.blocks
-        )
+        self.ingress = Ingress(plan, self.fronts, self.compiled.entrances, self._failures, reporter)
         # A single worker hears of its fronts as soon as it asks.
         self.own_times = (
             OwnTimes(index, plan, self.ingress.promises, self.compiled.waiting) if plan.workers > 1 else None
@@ -117,10 +115,7 @@ class Worker:
 
     # -- input -----------------------------------------------------------------------------------------------------
 
-    # The promise may only wait for the rest of a block, and only until the caller knows of nothing more to admit now.
-    # Had every promise to wait for the end of a block, a job whose credit is smaller than a block would hang: the end
-    # is not admitted before the beginning is delivered, nor this delivered before it is promised.
-    def admit(self, number: int, batch: Batch, at: float, policy: str = "fail", *, more: bool = False) -> None:
+    def admit(self, number: int, batch: Batch, at: float, policy: str = "fail") -> None:
         """Admit a batch of a front: give times, run the records, promise the next time.
 
         Args:
@@ -128,10 +123,8 @@ class Worker:
             batch: The batch that its reader returned.
             at: Arrival of the batch, on a monotonic clock in seconds.
             policy: Treatment of malformed records: "fail", "skip" or "dead_letter".
-            more: Whether more is admitted at once, or else `heartbeat`, `end_front` or `stop_front` called. Before a
-                scan the promise may then wait for it, see `Ingress.holds`.
         """
-        self.ingress.admit(number, batch, at, policy, more=more)
+        self.ingress.admit(number, batch, at, policy)
 
     def heartbeat(self, number: int) -> None:
         """Promise the next time of a front that has nothing to send now."""

@@ -40,9 +40,6 @@ _TURNS: Final = 8
 """After a round of so many records others have so many turns at most, until nothing of it is in flight, if rears are
 here. What they do then finds it in the caches of the processor; and a snapshot that is due has less to set apart."""
 
-_HELD_S: Final = 0.5
-"""Most seconds that the promise of a batch waits for the rest of its block: others wait for it."""
-
 
 class Ended(Reader):
     """A reader of a partition that had ended before."""
@@ -85,19 +82,7 @@ class Reading:
         again: Whether a later run may give the unread records the same times: then outputs behind them are left to it.
     """
 
-    __slots__ = (
-        "again",
-        "deadline",
-        "exhausted",
-        "front",
-        "held",
-        "held_since",
-        "limit",
-        "policy",
-        "read",
-        "read_s",
-        "reader",
-    )
+    __slots__ = ("again", "deadline", "exhausted", "front", "limit", "policy", "read", "read_s", "reader")
 
     def __init__(
         self,
@@ -117,10 +102,6 @@ class Reading:
         """Seconds of reading. If a read may wait, they are not known: others work meanwhile."""
         self.read = 0
         """Number of records read."""
-        self.held = 0
-        """Number of records admitted and not promised."""
-        self.held_since = 0.0
-        """Time of the first of these."""
 
     def adapt(self, took_s: float, records: int) -> None:
         """Fit the limit to the last step, so that a costly flow does not delay others."""
@@ -294,12 +275,6 @@ class FrontTask:
                 await asyncio.sleep(0)
             return
         self.held_back = len(self._left)
-        worker_task = self._worker_task
-        held = [front.number for front in self.fronts if worker_task.worker.ingress.holds(front.number)]
-        for number in held:  # room comes of what is delivered, and nothing is before it is promised
-            worker_task.worker.heartbeat(number)
-        if held:
-            worker_task.flush()
         for front in self.fronts:
             front.waits_since = None  # not for its source, so it is not idle
         self._woken.clear()
@@ -396,23 +371,12 @@ class FrontTask:
             if not reading.reader.waits:
                 reading.read_s += start - begun
             reading.read += len(batch.values)
-            more = self._may_hold(reading, len(batch.values) + len(batch.rejected), start)
-            self._worker_task.admit(front.number, batch, start, reading.policy, more=more)
+            self._worker_task.admit(front.number, batch, start, reading.policy)
             self._now = self._time()
             reading.adapt(self._now - start, len(batch.values))
             self._admitted += len(batch.values)
             self._limits[reading.front.name.source] = reading.limit
         return len(batch.values) + len(batch.rejected)
-
-    def _may_hold(self, reading: Reading, records: int, now: float) -> bool:
-        """Return whether the promise of a batch may wait for the next one; see `Worker.admit`."""
-        if reading.reader.waits:  # nobody knows how long it takes to read the next one
-            return False
-        if not self._worker_task.worker.ingress.holds(reading.front.number):
-            reading.held, reading.held_since = 0, now
-        reading.held += records
-        # Half of the credit, so that records are read while those before them are on their way.
-        return reading.held < self._room.most // 2 and now - reading.held_since < _HELD_S
 
 
 def _coming_time(reading: Reading) -> int:

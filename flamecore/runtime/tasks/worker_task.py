@@ -223,7 +223,7 @@ class WorkerTask:
                 return
             begun = now
 
-    def admit(self, number: int, batch: Batch, at: float, policy: str, *, more: bool = False) -> None:
+    def admit(self, number: int, batch: Batch, at: float, policy: str) -> None:
         """Admit records of a front it hosts, and send their outputs; see `Worker.admit`.
 
         Records of several fronts are sent together: small batches would cost a message each.
@@ -231,9 +231,7 @@ class WorkerTask:
         with self._working:
             if self.search.is_open:
                 self.search.note(batch, policy)
-            self.worker.admit(number, batch, at, policy, more=more)
-            if more and self.worker.ingress.holds(number):
-                return  # nothing of it may leave before the rest has come
+            self.worker.admit(number, batch, at, policy)
             if not self._several:
                 self.flush()
             elif self._due is None or not self._due_soon:

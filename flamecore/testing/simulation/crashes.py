@@ -137,9 +137,6 @@ class Crashes:
         self._faults = random.randint(0, self.trouble.faults) if self.trouble.kinds else 0
         self._kind, self._after, self._next_fault = self._draw()
         self._stopwatch = stopwatch(seed)
-        if self.clock == "blocks":  # the promises of a batch wait for those of others that are read at once
-            for records in self.job.records.values():
-                records.waits = counted.random() < 0.3
         self._grows = self.trouble.grows_in(graph)
         if self._grows and random.random() < 0.3:
             for records in self.job.records.values():

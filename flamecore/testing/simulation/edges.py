@@ -25,14 +25,12 @@ class Records:
         records: All records there will ever be.
         there: Number of records that are there already.
         kept_from: Index of the first record kept: a reader has acknowledged those before it.
-        waits: Whether its readers say that a read may wait.
     """
 
     def __init__(self, records: Sequence[Any]) -> None:
         self.records = list(records)
         self.there = len(self.records)
         self.kept_from = 0
-        self.waits = True
 
 
 class SimulatedSource(Source):
@@ -65,7 +63,6 @@ class SimulatedSource(Source):
 class _Reader(Reader):
     def __init__(self, process: Process, held: Records, start: int, began: Callable[[], None]) -> None:
         self._process, self._held, self._next, self._began = process, held, start, began
-        self.waits = held.waits
 
     async def read(self, limit: int) -> Batch | None:
         self._began()

@@ -146,7 +146,6 @@ class Simulation:
             self.plan = dataclasses.replace(self.plan, placement=drawn_placement(self.plan, drawn))
         strategy = acker(AckerPlan(workers, self.plan.segments.inbound, self.plan.tracked_fronts))
         self._loads = Random(f"loads {seed}")
-        self._more = Random(f"more {seed}")
         self.trackers: dict[str, Tracker] = {}
         for index in range(strategy.trackers):
             tracker = self.trackers[f"acker/{index}"] = strategy.tracker(index)
@@ -233,11 +232,6 @@ class Simulation:
             for number in self.open_fronts
             if not self.records[number] or self.room.has_room(number, self.burst)
         )
-        ways.extend(
-            partial(self.promise, number)
-            for number, address in self.open_fronts.items()
-            if self.workers[address].ingress.holds(number)
-        )
         return ways
 
     def wait(self) -> None:
@@ -268,18 +262,11 @@ class Simulation:
                     worker.receive(f"worker/{index}", Busy(index, self._loads.random(), 1.0))
             wanted = min(len(records), self.random.randint(1, self.burst))
             values = [records.popleft() for _ in range(self.room.take(number, wanted))]
-            more = self.settings.clock == "blocks" and self._more.random() < 0.7
-            worker.admit(number, Batch(values, range(len(values))), self.now, more=more)
+            worker.admit(number, Batch(values, range(len(values))), self.now)
             self.room.release(number)
         else:
             del self.open_fronts[number]
             self.ends[worker.fronts[number].name] = worker.end_front(number)
-        self.flush(address)
-
-    def promise(self, number: int) -> None:
-        """Make a front promise what it has admitted, as if it had to wait for room."""
-        address = self.open_fronts[number]
-        self.workers[address].heartbeat(number)
         self.flush(address)
 
     def _watch(self, front: Front) -> None:

@@ -102,15 +102,6 @@ def test_edges_that_close_a_cycle_are_dashed() -> None:
     assert "by time" in mermaid(graph)
 
 
-def test_items_before_a_scan_stay_or_are_dealt_by_block() -> None:
-    flow = fc.Flow("scanned")
-    flow.source("lines", str).rebalance().map(str.strip).key_by(str.lower).count(scan=True).sink("out")
-    drawn = mermaid(flow.graph())
-    assert "by block" in drawn
-    assert "by key" not in drawn
-    assert "by time" not in drawn
-
-
 def test_names_are_quoted() -> None:
     flow = fc.Flow('say "hi"\\')
     flow.source('a "b" #1 <c>', str).map(str.upper, name="d\\e").sink("out")

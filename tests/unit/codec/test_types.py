@@ -407,17 +407,6 @@ def test_the_error_of_a_payload_names_the_operation() -> None:
     assert "flow.codec(Unnamed)" in error.hint
 
 
-def test_the_error_of_a_total_names_the_scan() -> None:
-    flow = fc.Flow("prices")
-    prices = flow.source("lines", str).map(lambda line: cents(line) if line else None, name="price")
-    prices.key_by(lambda price: "all").reduce(lambda a, b: b, scan=True, name="last").sink("out")
-    unchecked = {"job.check_types": False, "job.check_mutation": False, "job.clock": "blocks"}
-    with pytest.raises(CodecError) as caught:
-        flow.run({"lines": [""] * 200 + ["a"]}, workers=2, settings=SERIALISED | unchecked)
-    assert caught.value.vertex == "last"
-    assert "'last', from" in caught.value.what
-
-
 def test_the_error_of_an_output_names_the_sink() -> None:
     flow = fc.Flow("prices")
     flow.source("lines", str).map(lambda line: {"when": [1, deque(line)]}).sink("queues")

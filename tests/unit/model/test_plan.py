@@ -31,47 +31,15 @@ def test_one_worker_owns_counts(workers: int) -> None:
     assert set(plan.owners) == {workers - 1}
 
 
-@pytest.mark.parametrize("besides", [False, True])
-@pytest.mark.parametrize("workers", [2, 3, 4])
-def test_all_workers_host_fronts_of_a_scan_and_own_its_keys(workers: int, besides: bool) -> None:
+@pytest.mark.parametrize(("workers", "clock"), [(1, "blocks"), (2, "sequence"), (2, "wall")])
+def test_a_job_has_one_credit_for_all_workers(workers: int, clock: Any) -> None:
     flow, keyed = words()
-    keyed.count(scan=True).sink("counts")
-    if besides:
-        flow.source("more", str).key_by(str.lower).count().sink("besides")
-    fronts = tuple(FrontId("lines", number) for number in range(workers))
-    plan = Plan(flow.graph(), fronts, JobSettings(workers=workers, clock="blocks"))
-    assert {plan.host_of(number) for number in range(1, workers + 1)} == set(range(workers))
-    assert len(set(plan.owners)) == (1 if besides else workers)
-    plan = Plan(flow.graph(), fronts, JobSettings(workers=workers))
-    assert set(plan.owners) == {workers - 1}, "with another clock it is a plain count"
-    assert {plan.host_of(number) for number in range(1, workers + 1)}.isdisjoint(plan.owners)
-
-
-@pytest.mark.parametrize("files", [1, 2, 3, 5])
-@pytest.mark.parametrize("workers", [2, 4])
-def test_each_host_of_a_scan_reads_two_blocks_ahead_or_more(workers: int, files: int) -> None:
-    flow, keyed = words()
-    keyed.count(scan=True).sink("counts")
-    fronts = tuple(FrontId("lines", number) for number in range(files))
-    plan = Plan(flow.graph(), fronts, JobSettings(workers=workers, clock="blocks"))
-    hosts = range(min(workers, files))
-    parts = [plan.in_flight_of(worker) for worker in range(workers)]
-    for worker, part in enumerate(parts):
-        assert part >= 2 * LARGEST_BLOCK if worker in hosts else part == 0
-    assert sum(parts) <= plan.max_in_flight == workers * 32_768
-    plan = Plan(flow.graph(), fronts, JobSettings(workers=workers, clock="blocks", max_in_flight=5000))
-    assert sum(plan.in_flight_of(worker) for worker in range(workers)) <= 5000 == plan.max_in_flight
-
-
-@pytest.mark.parametrize(("workers", "clock", "scan"), [(1, "blocks", True), (2, "sequence", True), (2, "wall", False)])
-def test_other_jobs_have_one_credit_for_all_workers(workers: int, clock: Any, scan: bool) -> None:
-    flow, keyed = words()
-    keyed.count(scan=scan).sink("counts")
+    keyed.count().sink("counts")
     plan = Plan(flow.graph(), (FrontId("lines", 0),), JobSettings(workers=workers, clock=clock))
     assert plan.max_in_flight == 8192 == plan.in_flight_of(plan.host_of(1))
 
 
-def test_each_host_reads_a_block_ahead_where_nothing_scans() -> None:
+def test_each_host_reads_a_block_ahead() -> None:
     flow, keyed = words()
     keyed.count().sink("counts")
     plan = Plan(flow.graph(), (FrontId("lines", 0),), JobSettings(workers=2, clock="blocks"))

@@ -122,12 +122,6 @@ def test_the_worker_that_hosts_the_fronts_sends_the_items_of_a_key() -> None:
     assert {vertex.name: sender for vertex, sender in senders.items()} == {"a": None, "count": 0, "out": None}
 
 
-def test_a_scan_is_not_closed() -> None:
-    flow = fc.Flow("scan")
-    flow.source("a", int).key_by(lambda n: n).count(scan=True, name="count").sink("out")
-    assert {vertex.name for vertex in closed_in(plan_of(flow, "a", clock="blocks")).senders} == {"a"}
-
-
 def test_without_the_barrier_nothing_is_closed() -> None:
     assert closed_in(plan_of(plain(), "a", barrier=False)).senders == {}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from itertools import count as counted
 from types import SimpleNamespace
 from typing import Any
 
@@ -57,9 +56,8 @@ class Hosts:
         self.admitted: list[tuple[int, int]] = []
         self.ended: list[tuple[int, bool]] = []
         self.open_fronts: dict[int, None] = {}
-        self.held: set[int] = set()
         self.promised: list[tuple[int, int]] = []
-        ingress = SimpleNamespace(merge_of=dict.fromkeys(merged, "one merge"), holds=self.held.__contains__)
+        ingress = SimpleNamespace(merge_of=dict.fromkeys(merged, "one merge"))
         self.worker = SimpleNamespace(
             index=0,
             fronts=self.fronts,
@@ -73,20 +71,16 @@ class Hosts:
         self.stop_after = -1
         self.stop = StopSignal()
 
-    def admit(self, number: int, batch: Batch, at: float, policy: str, *, more: bool = False) -> None:
+    def admit(self, number: int, batch: Batch, at: float, policy: str) -> None:
         self.fronts[number].stamp(batch.positions, at)
         self.admitted.append((number, len(batch.values)))
-        if more:
-            self.held.add(number)
-        else:
-            self._promise(number)
+        self._promise(number)
         if len(self.admitted) == self.stop_after:
             self.stop.set()
 
     def flush(self) -> None: ...
 
     def _promise(self, number: int) -> None:
-        self.held.discard(number)
         self.promised.append((number, self.fronts[number].next_time))
 
     def _end(self, number: int) -> int:
@@ -266,17 +260,13 @@ def test_a_partition_that_fails_ends_the_task_with_its_error() -> None:
     assert not hosts.open_fronts
 
 
-# -- promises before a scan -------------------------------------------------------------------
-
-
 async def delivered(task: FrontTask, hosts: Hosts, room: Room) -> int:
-    """Run a task, and deliver all that is promised whenever it waits; return how often it waits."""
+    """Run a task, and deliver all that is admitted whenever it waits; return how often it waits."""
     running, waited = asyncio.create_task(task.run()), 0
     while not running.done():
         await asyncio.sleep(0)
         if task.held_back:
             waited += 1
-            assert not hosts.held
             for number, time in hosts.promised:
                 hosts.fronts[number].delivered(time)
             room.note()
@@ -286,34 +276,12 @@ async def delivered(task: FrontTask, hosts: Hosts, room: Room) -> int:
     return waited
 
 
-def test_batches_are_promised_together_up_to_half_of_the_credit() -> None:
-    task, hosts, room = make([112 + 16], most=160)
-    assert asyncio.run(delivered(task, hosts, room)) == 1
-    assert [size for _, size in hosts.admitted] == [16, 32, 64, 16]
-    assert hosts.promised == [(1, 112)], "of 80 records or more; the end of the front promises the rest"
-
-
 @pytest.mark.parametrize("most", [1, 2, 3, 7, 20, 60])
-def test_a_front_that_waits_for_room_has_promised_all(most: int) -> None:
-    """Whatever its credit is, and however few records of a block it is."""
+def test_fronts_read_on_as_room_comes_back(most: int) -> None:
+    """Whatever their credit is."""
     task, hosts, room = make([50, 50], most=most)
     assert asyncio.run(delivered(task, hosts, room))
     assert {number: front.next_time for number, front in hosts.fronts.items()} == {1: 50, 2: 50}
-
-
-def test_batches_that_take_long_are_not_promised_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    times = counted(0.0, 0.03)
-    monkeypatch.setattr(front_task, "clock", lambda: lambda: next(times))
-    task, hosts, _ = make([16 * 8])
-    asyncio.run(task.run())
-    assert len(hosts.promised) > 1
-
-
-def test_a_batch_of_a_reader_that_may_wait_is_promised_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Numbers, "waits", True)
-    task, hosts, _ = make([112])
-    asyncio.run(task.run())
-    assert hosts.promised == [(1, 16), (1, 48), (1, 112)]
 
 
 # -- behind the end of a job -------------------------------------------------------------------------------------------
@@ -350,10 +318,10 @@ class Behind(Hosts):
             for front, size in zip(fronts, sizes, strict=True)
         ]
 
-    def admit(self, number: int, batch: Batch, at: float, policy: str, *, more: bool = False) -> None:
+    def admit(self, number: int, batch: Batch, at: float, policy: str) -> None:
         if self.search.is_open:
             self.search.note(batch, policy)
-        super().admit(number, batch, at, policy, more=more)
+        super().admit(number, batch, at, policy)
 
     def _go_on(self) -> None:
         for front in self.fronts.values():

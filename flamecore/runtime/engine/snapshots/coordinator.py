@@ -137,7 +137,7 @@ class SnapshotCoordinator:
         Called after each message to the control. Every snapshot from now on is of the bound or a later time.
         """
         self._stored.set()
-        time = self._plan.snapshot_time(self._completion.stored)
+        time = self._completion.stored
         if self._bound.is_due(time, asyncio.get_running_loop().time()):
             self._send(Settled(time))
         if self._wanted and time > self._time:
@@ -201,7 +201,7 @@ class SnapshotCoordinator:
 
     def _covers_more(self) -> bool:
         """Return whether a snapshot of now would cover more than the last one."""
-        return self._plan.snapshot_time(self._completion.stored) > self._time
+        return self._completion.stored > self._time
 
     async def _take_snapshot(self, *, first: bool = False) -> None:
         """Complete the snapshot that the workers were asked for; if there is none, take one if there is anything new.
@@ -214,7 +214,7 @@ class SnapshotCoordinator:
         if not self._asked:
             if not (first or self._covers_more()) or self._completion.reached:
                 return
-            self._ask(max(self._plan.snapshot_time(self._completion.stored), self._plan.start))
+            self._ask(max(self._completion.stored, self._plan.start))
         self._asked = False
         await self._complete(first=first)
         self._torn = False

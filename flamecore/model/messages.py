@@ -280,8 +280,8 @@ class Resume(NamedTuple):
         epoch: Number of the epoch.
         commit: Blob of the snapshot's manifest; empty: from nothing.
         journals: Blobs of the journals that count, oldest first.
-        fronts: For each front, in the order of their numbers: (position, next time, whether it has ended, the time at
-            which it began).
+        fronts: For each front, in the order of their numbers: (position, next time, whether it has ended, the time
+            behind the end of the job at which it goes on).
         floor: Lower bound of new times of the wall clock.
         run: Token of the epoch: the epochs of two copies of a state may have one number.
         digests: (blob, digest) of `commit` and `journals`.
@@ -297,9 +297,10 @@ class Resume(NamedTuple):
     digests: tuple[tuple[str, bytes], ...] = ()
 
     @property
-    def goes_on(self) -> bool:
-        """Return whether fronts go on behind the end of the job, and none is known to have a record there."""
-        return any(not ended and next_time < begun for _, next_time, ended, begun in self.fronts)
+    def behind_end(self) -> frozenset[int]:
+        """Return the numbers of the fronts that go on behind the end of the job, with no known record there."""
+        fronts = enumerate(self.fronts, 1)
+        return frozenset(number for number, (_, next_time, ended, begun) in fronts if not ended and next_time < begun)
 
 
 # -- between the control and the nodes of a job --------------------------------------------------------------------

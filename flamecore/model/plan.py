@@ -8,8 +8,6 @@ from operator import attrgetter, itemgetter
 from types import MethodDescriptorType
 from typing import Final, NamedTuple
 
-from flamecore.errors import JobError
-from flamecore.model.clock import LARGEST_BLOCK, MOST_FRONTS
 from flamecore.model.graph import Graph, cycle_name
 from flamecore.model.hashing import KEY_GROUPS, key_group, owners, stable_hash
 from flamecore.model.meta import MAX_FRONT, FrontId
@@ -19,10 +17,6 @@ from flamecore.model.vertices import ByHash, ByKey, Map, Vertex
 
 DEAD_LETTERS = "dead_letter"
 """Name of the rear that takes dead letters."""
-
-
-MAX_IN_FLIGHT: Final = 8192
-"""Most records admitted and not yet delivered, by default: two blocks."""
 
 
 class Placement(NamedTuple):
@@ -110,11 +104,6 @@ class Plan:
         object.__setattr__(self, "_hosting", hosting_workers(self.graph, workers, {*owned, *homes.values()}))
         if len(self.fronts) >= MAX_FRONT:
             raise ValueError(f"{len(self.fronts)} fronts are more than can be numbered")
-        if self.settings.clock == "blocks" and len(self.fronts) > MOST_FRONTS:
-            raise JobError(
-                f'{len(self.fronts)} partitions are read, and with clock = "blocks" {MOST_FRONTS} can be',
-                hint='Set job.clock = "sequence".',
-            )
 
     @property
     def workers(self) -> int:
@@ -136,28 +125,11 @@ class Plan:
         home = self.homes.get(vertex)
         return self.owners if home is None else (home,) * KEY_GROUPS
 
-    @property
-    def max_in_flight(self) -> int:
-        """Return the most records admitted and not yet delivered."""
-        return max_in_flight(self.settings)
-
-    def in_flight_of(self, worker: int) -> int:
-        """Return the part of `max_in_flight` for the fronts that a worker hosts."""
-        if self.settings.max_in_flight is None and self.settings.clock == "blocks":
-            # Each reads by whole blocks, however many fronts it hosts.
-            hosts = self._hosts
-            return self.max_in_flight // len(set(hosts)) if worker in hosts else 0
-        return self.share_of(worker, self.max_in_flight)
-
     def share_of(self, worker: int, most: int) -> int:
         """Return the share of the fronts that a worker hosts in a limit of all fronts of the job."""
         # By fronts, not by workers: a worker may host more fronts than another, or none.
-        return most * self._hosts.count(worker) // max(len(self.fronts), 1)
-
-    @property
-    def _hosts(self) -> list[int]:
-        """Return the host of each front."""
-        return [self.host_of(number) for number in range(1, len(self.fronts) + 1)]
+        hosts = [self.host_of(number) for number in range(1, len(self.fronts) + 1)]
+        return most * hosts.count(worker) // max(len(hosts), 1)
 
     def homes_on(self, worker: int) -> tuple[str, ...]:
         """Return the names of the cycles whose home is a worker."""
@@ -202,20 +174,6 @@ class Plan:
         if self.placement is not None and number <= len(self.placement.hosts):
             return self.placement.hosts[number - 1]
         return self._hosting[(number - 1) % len(self._hosting)]
-
-
-# With less than one block a worker waits until those before it have read theirs; with two, more items are early for
-# their keys: a keyed fold of two files took 4 % more CPU time on two workers.
-def max_in_flight(settings: JobSettings) -> int:
-    """Return the most records of a job that are admitted and not yet delivered.
-
-    By default they are `MAX_IN_FLIGHT`. By the clock `blocks` they are a block for each of several workers.
-    """
-    if settings.max_in_flight is not None:
-        return settings.max_in_flight
-    if settings.clock != "blocks" or settings.workers == 1:
-        return MAX_IN_FLIGHT
-    return LARGEST_BLOCK * settings.workers
 
 
 _LIGHT: Final = (MethodDescriptorType, itemgetter, attrgetter)

@@ -25,12 +25,12 @@ class JobTable(msgspec.Struct, frozen=True, kw_only=True):
         workers: Number of workers.
         owners: Most workers that own key groups: they run the operations by key, and keep their state. By default all;
             half of them, rounded up, where these operations only count.
-        clock: Source of global times: a counter for each front, by record or by block of records; or the wall clock.
+        clock: Source of global times: a counter, or the wall clock.
         guarantee: `exactly_once` refuses sources and sinks that cannot keep it.
         on_error: Fate of a record that a user function fails on.
         max_failed: Most records that may be skipped or become dead letters in a run that ends well: a number, or, with
             a decimal point, a share of those read. By default not all, and of 100 or more not more than half.
-        max_in_flight: Most items admitted and not yet delivered, for the whole job; None: `Plan.max_in_flight`.
+        max_in_flight: Most items admitted and not yet delivered, for the whole job.
         max_rounds: Most rounds of an item in a cycle, and most items of one record that wait there at once.
         barrier: Whether outputs wait for the minimum time; without it they leave at once, and nothing can be repaired.
         advance: Whether items may go into keyed states on several workers before it is known that nothing comes before
@@ -53,7 +53,7 @@ class JobTable(msgspec.Struct, frozen=True, kw_only=True):
     guarantee: Literal["at_least_once", "exactly_once"] = "at_least_once"
     on_error: OnError = "fail"
     max_failed: Annotated[int, msgspec.Meta(ge=0)] | Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
-    max_in_flight: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    max_in_flight: Annotated[int, msgspec.Meta(ge=1)] = 8192
     max_rounds: Annotated[int, msgspec.Meta(ge=1)] = 1_000_000
     barrier: bool = True
     advance: bool = True

@@ -14,7 +14,6 @@ from typing import Any, Literal, NamedTuple
 
 import flamecore as fc
 from flamecore.abc.store import StoreContext
-from flamecore.model.clock import BLOCK, BlockTimes
 from flamecore.model.graph import Graph
 from flamecore.runtime.state.scan import scan
 from flamecore.testing.checks.ackers import simulated_runs
@@ -116,12 +115,12 @@ def test_one_seed_is_one_story() -> None:
         assert one.outputs == other.outputs
 
 
-def test_times_of_clocks_that_count_are_those_of_an_undisturbed_run() -> None:
+def test_times_of_a_clock_that_counts_are_those_of_an_undisturbed_run() -> None:
     """However often it dies; unless a source holds less at first than it will."""
     flow = fc.Flow("two")
     a, b = flow.source("a", int), flow.source("b", int)
     a.merge(b).key_by(lambda n: n % 3).fold(0, lambda total, n: total + n).sink("sums")
-    inputs, parts = {"a": list(range(20)), "b": list(range(7))}, [("a", 1, 20), ("b", 2, 7)]
+    inputs = {"a": list(range(20)), "b": list(range(7))}
     clocks = set()
     for seed in range(12):
         story = Crashes(flow.graph(), inputs, seed=seed, ackers=ACKERS, trouble=Trouble(grows=False))
@@ -129,9 +128,4 @@ def test_times_of_clocks_that_count_are_those_of_an_undisturbed_run() -> None:
         clocks.add(story.job.clock)
         if story.job.clock == "sequence":
             assert played.times == {"a": list(range(20)), "b": list(range(7))}
-        if story.job.clock == "blocks":
-            token = BLOCK.set(story.block)
-            wanted = {name: [BlockTimes(front).time(each) for each in range(count)] for name, front, count in parts}
-            BLOCK.reset(token)
-            assert played.times == wanted
-    assert clocks == {"sequence", "wall", "blocks"}
+    assert clocks == {"sequence", "wall"}

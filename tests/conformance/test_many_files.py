@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from itertools import pairwise
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 
 import flamecore as fc
-from flamecore.model.clock import BLOCK, WALL_CLOCK, BlockTimes
+from flamecore.model.clock import WALL_CLOCK
 from flamecore.runtime.config.layers import from_program
 from flamecore.runtime.config.read import make_config
 from flamecore.runtime.engine.job import Job
@@ -24,42 +23,31 @@ pytestmark = pytest.mark.usefixtures("installed")
 
 WORDS_A_LINE = 4
 IN_FLIGHT = 256
-BLOCK_LINES = 48
 
 WORDS = Random(5).choices([f"{first}{second}" for first in "abcdefg" for second in "xyz"], k=8000)
 LINES = [" ".join(WORDS[start : start + WORDS_A_LINE]) for start in range(0, len(WORDS), WORDS_A_LINE)]
 
 
-def counts(lines: Iterable[str] = LINES) -> list[tuple[str, int]]:
-    """Return what a plain loop makes of lines in their order."""
+def counts() -> list[tuple[str, int]]:
+    """Return what a plain loop makes of one file."""
     found: Counter[str] = Counter()
     updates = []
-    for word in " ".join(lines).split():
+    for word in WORDS:
         found[word] += 1
         updates.append((word, found[word]))
     return updates
 
 
-def in_blocks(files: int) -> Iterator[str]:
-    """Yield the lines in the order in which the files take turns by blocks."""
-    starts = [BlockTimes(1).start(block) for block in range(len(LINES) // BLOCK_LINES + 2)]
-    for start, end in pairwise(starts):
-        for file in range(files):
-            yield from LINES[file::files][start:end]
-
-
 @pytest.fixture(autouse=True)
 def made_up_clock() -> Iterator[None]:
     token = WALL_CLOCK.set(lambda: 1_000_000 + round(asyncio.get_running_loop().time() * 1_000_000))
-    block = BLOCK.set(BLOCK_LINES)
     yield
     WALL_CLOCK.reset(token)
-    BLOCK.reset(block)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 4])
 @pytest.mark.parametrize("files", [1, 2, 8, 200])
-@pytest.mark.parametrize("clock", ["sequence", "wall", "blocks"])
+@pytest.mark.parametrize("clock", ["sequence", "wall"])
 def test_the_outputs_do_not_tell_how_many_files_there_were(
     tmp_path: Path, files: int, workers: int, clock: str
 ) -> None:
@@ -95,8 +83,6 @@ def test_the_outputs_do_not_tell_how_many_files_there_were(
     run_virtually(main())
     if clock == "sequence":
         assert out == counts()
-    elif clock == "blocks":
-        assert out == counts(in_blocks(files))
     else:
         assert Counter(out) == Counter(counts())
     assert 0 <= calls - len(WORDS) <= (len(WORDS) // 10 + 32 * workers if workers > 1 else 0)

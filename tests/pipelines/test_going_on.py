@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,6 @@ import pytest
 import flamecore as fc
 from flamecore.abc.operator import Work
 from flamecore.errors import FlameError, JobError
-from flamecore.model.clock import BLOCK
 from flamecore.model.ordered import Marking, Now, Ordered, Outcome, Timer
 from flamecore.runtime.config.layers import from_program
 from flamecore.runtime.config.read import make_config
@@ -157,13 +155,6 @@ def unordered(outputs: dict[str, list[Any]]) -> list[tuple[str, int]]:
     return sorted((word, count) for word, count in outputs["counts"])
 
 
-@pytest.fixture
-def small_blocks() -> Iterator[None]:
-    token = BLOCK.set(64)
-    yield
-    BLOCK.reset(token)
-
-
 @pytest.mark.parametrize("clock", ["sequence", "wall"])
 def test_a_job_stopped_again_and_again_gives_the_outputs_of_one_run(tmp_path: Path, clock: str) -> None:
     """Its sources are at different places when it is stopped, and it goes on with other numbers of workers."""
@@ -193,15 +184,13 @@ def test_a_finished_job_goes_on_with_new_records(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-@pytest.mark.parametrize("clock", ["sequence", "blocks"])
-@pytest.mark.usefixtures("small_blocks")
-def test_runs_that_find_nothing_new_do_not_show(tmp_path: Path, clock: str, workers: int) -> None:
-    """Their number decides no order, wherever in their blocks the files have ended."""
+def test_runs_that_find_nothing_new_do_not_show(tmp_path: Path, workers: int) -> None:
+    """Their number decides no order, wherever the files have ended."""
     found = []
     for again in range(4):
         folder = tmp_path / f"{again}"
         folder.mkdir()
-        job = Job(folder, clock)
+        job = Job(folder)
         for left, right in ((700, 1024), (1024, 1100), (1025, 1100), (len(LEFT), len(RIGHT))):
             job.there = {"left": left, "right": right}
             for _ in range(1 + again):
@@ -212,11 +201,8 @@ def test_runs_that_find_nothing_new_do_not_show(tmp_path: Path, clock: str, work
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-@pytest.mark.parametrize("clock", ["sequence", "blocks"])
 @pytest.mark.parametrize("flow", [silent, marked], ids=lambda flow: flow.name)
-def test_no_timer_is_due_in_a_run_that_finds_nothing_new(
-    tmp_path: Path, small_blocks: None, clock: str, flow: fc.Flow, workers: int
-) -> None:
+def test_no_timer_is_due_in_a_run_that_finds_nothing_new(tmp_path: Path, flow: fc.Flow, workers: int) -> None:
     """Timers that wait at the end wait for the next record, in whichever file, and whatever its worker.
 
     That a file had nothing new is said at a time of its own, which must not let the timers come nearer.
@@ -225,7 +211,7 @@ def test_no_timer_is_due_in_a_run_that_finds_nothing_new(
     for again in range(3):
         folder = tmp_path / f"{again}"
         folder.mkdir()
-        job, after = Job(folder, clock, flow), []
+        job, after = Job(folder, flow=flow), []
         for left, right in ((700, 64), (700, 65), (701, 65), (701, 300), (1000, 1000)):
             job.there = {"left": left, "right": right}
             for _ in range(1 + 2 * again):
@@ -239,14 +225,13 @@ def test_no_timer_is_due_in_a_run_that_finds_nothing_new(
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-@pytest.mark.parametrize("clock", ["sequence", "blocks"])
-def test_a_drain_changes_no_watermark(tmp_path: Path, small_blocks: None, clock: str, workers: int) -> None:
+def test_a_drain_changes_no_watermark(tmp_path: Path, workers: int) -> None:
     """A file without anything new holds back none, before the drain and behind it, and does so again when it grows."""
     found = []
     for drained_in in (None, 1, 2):
         folder = tmp_path / f"{drained_in}"
         folder.mkdir()
-        job, drained = Job(folder, clock, timed), []
+        job, drained = Job(folder, flow=timed), []
         job.lines = {"left": [f"{number * 3}" for number in range(3000)], "right": [f"{n}" for n in range(3000)]}
         for step, (left, right) in enumerate(((5, 100), (5, 1500), (900, 1500), (910, 3000))):
             job.there = {"left": left, "right": right}

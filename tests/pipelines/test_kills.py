@@ -37,7 +37,6 @@ def transport(request: pytest.FixtureRequest) -> Iterator[tuple[str, NatsServer 
     [
         ("counts", "sequence"),
         ("counts", "wall"),
-        ("counts", "blocks"),
         ("index", "wall"),
         ("row", "sequence"),
         ("cycle", "wall"),

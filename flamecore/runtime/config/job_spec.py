@@ -20,7 +20,7 @@ from flamecore.abc.transport import Transport, TransportContext
 from flamecore.errors import FlameError
 from flamecore.model.flow import FlowGraph
 from flamecore.model.graph import Graph
-from flamecore.model.plan import DEAD_LETTERS, MAX_IN_FLIGHT, max_in_flight
+from flamecore.model.plan import DEAD_LETTERS
 from flamecore.model.settings import JobSettings
 from flamecore.model.vertices import Vertex, user_functions
 from flamecore.runtime.config.flow_loader import code_of, copy_of, importable
@@ -362,8 +362,7 @@ class JobSpec:
         return {
             "job": self.name,
             "flow": config.job.flow or self.flow.module,
-            **{key: getattr(config.job, key) for key in ("workers", "clock", "guarantee", "on_error")},
-            "max_in_flight": max_in_flight(self.settings) if self.graph else config.job.max_in_flight or MAX_IN_FLIGHT,
+            **{key: getattr(config.job, key) for key in ("workers", "clock", "guarantee", "on_error", "max_in_flight")},
             "on": {
                 "use": config.deploy.on,
                 "options": redacted(config.hosts.get(config.deploy.on, {})),

@@ -332,10 +332,8 @@ def unmet_requirements(spec: JobSpec) -> Iterator[ConfigError]:
         yield from _kept_open(spec)
     if spec.config.job.guarantee == "exactly_once":
         yield from _exactly_once(spec)
-    if spec.config.job.clock != "wall":
+    if spec.config.job.clock == "sequence":
         yield from _wall_clock(spec)
-    if spec.config.job.clock == "blocks":
-        yield from _bounded(spec)
     yield from _retractions(spec)
     if not spec.config.job.barrier:
         yield from _unordered_partitions(spec)
@@ -346,27 +344,11 @@ def _wall_clock(spec: JobSpec) -> Iterator[ConfigError]:
 
     Such an operation waits for times of the wall clock.
     """
-    clock = spec.config.job.clock
     for vertex in spec.checked_graph.vertices:
         if vertex.wall:
             yield ConfigError(
-                f'{vertex!r} waits for times of the wall clock, and with clock = "{clock}" there are none',
+                f'{vertex!r} waits for times of the wall clock, and with clock = "sequence" there are none',
                 hint='Set job.clock = "wall", or have it wait for a number of items, or for the watermark.',
-                path="job.clock",
-            )
-
-
-def _bounded(spec: JobSpec) -> Iterator[ConfigError]:
-    """Yield an error for each source without an end if fronts take turns by blocks.
-
-    A block that fills slowly would hold up the records of all other fronts.
-    """
-    for name, source in spec.sources.items():
-        if not source.capabilities.bounded:
-            yield ConfigError(
-                f"source {name!r} ({spec.drivers.names[f'source.{name}']}) does not end by itself, and with "
-                'clock = "blocks" all others would wait for its blocks to fill',
-                hint='Set job.clock = "sequence"; or "wall", to take records as they arrive.',
                 path="job.clock",
             )
 

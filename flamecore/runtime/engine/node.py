@@ -208,12 +208,14 @@ class Node:
     async def _make_fronts(self, numbers: Sequence[int]) -> list[Front]:
         plan, state_access = self.plan, self.state_access
         journal = Journal({}, {})
+        behind_end: frozenset[int] = frozenset()
         if state_access is not None:
+            behind_end = state_access.resume.behind_end if self._searches else behind_end
             journal = await load_journal(state_access.store, state_access.resume, plan.start)
         fronts = []
         for number in numbers:
             name = plan.fronts[number - 1]
-            position, start, ended, begun = (
+            position, start, ended, _ = (
                 state_access.resume.fronts[number - 1] if state_access is not None else (None, plan.start, False, 0)
             )
             # New times of the wall clock begin above all that sinks hold, whatever the clock of
@@ -232,10 +234,8 @@ class Node:
                 ended=ended,
                 journal=journal.times.get(number, ()),
                 end=journal.ends.get(number),
-                begun=begun,
+                is_behind_end=number in behind_end,
             )
-            if front.is_behind_end and not self._searches:
-                front.go_on()
             fronts.append(front)
         return fronts
 

@@ -10,7 +10,7 @@ from flamecore.model.meta import FrontId
 from flamecore.model.plan import Plan
 from flamecore.runtime.engine.part_tasks import Part
 from flamecore.runtime.parts.front import Front
-from flamecore.runtime.parts.room import Room, room_of
+from flamecore.runtime.parts.room import Room
 from flamecore.runtime.tasks.deadlines import Deadlines
 from flamecore.runtime.tasks.front_task import Ended, FrontTask, Heartbeats, Reading, StopSignal
 from flamecore.runtime.tasks.worker_task import WorkerTask
@@ -124,7 +124,7 @@ class FrontTasks:
         plan, worker = self._plan, worker_task.worker
         fronts = worker.fronts
         uncommitted = None if max_uncommitted is None else plan.share_of(worker.index, max_uncommitted)
-        room = room_of(plan.settings.clock)(fronts, plan.in_flight_of(worker.index), uncommitted)
+        room = Room(fronts, plan.share_of(worker.index, plan.settings.max_in_flight), uncommitted)
         self._rooms.append(room)
         self.tasks += [FrontTask(each, worker_task, plan, room, self.stop) for each in readings]
         waits = len(plan.fronts) > 1 or plan.graph.has_timers  # a single front keeps no other waiting

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 from flamecore.abc.operator import Run
 from flamecore.errors import CodecError
 from flamecore.model.batch import Orders
-from flamecore.model.clock import WALL_CLOCK, BlockTimes
+from flamecore.model.clock import WALL_CLOCK
 from flamecore.model.drift import MISSING, Drift
 from flamecore.model.failure import FlowMistake, shorten_repr
 from flamecore.model.graph import Graph
@@ -96,12 +96,7 @@ def early_orders(plan: Plan) -> list[bytes]:
         return []  # all records meet strict vertices
     # The first of a source, not of each partition: of 200 files with 200 lines each, half of all records would meet
     # strict functions, which cost several times what plain ones do.
-    if plan.settings.clock == "blocks":
-        # All records before the last of these are first ones, too: of many partitions their whole first blocks, so
-        # then only those of the first.
-        front = len(plan.fronts) if len(plan.fronts) == len(plan.graph.sources) else 1
-        end = BlockTimes(front).time(_FIRST)
-    elif plan.settings.clock == "sequence":
+    if plan.settings.clock == "sequence":
         end = max(_FIRST * len(plan.graph.sources) // max(len(plan.fronts), 1), 1)
     else:
         end = WALL_CLOCK.get()() + _FIRST_US

@@ -12,7 +12,7 @@ from itertools import repeat
 from typing import NamedTuple
 
 from flamecore.abc.source import Batch, Rejected
-from flamecore.model.clock import WALL_CLOCK, BlockTimes, ClockName
+from flamecore.model.clock import WALL_CLOCK, ClockName
 from flamecore.model.failure import Cause, Failure, shorten_repr
 from flamecore.model.meta import MIN_TIME, FrontId, GlobalTime
 from flamecore.runtime.state.journal import IDLE_MARK, LAST_MARK
@@ -238,45 +238,25 @@ class EarlierTimes:
             self._before_end -= min(count, most)
         return first
 
-    @property
-    def end(self) -> int | None:
-        """Return its earlier end; None: it had none."""
-        return self._end
-
-    @property
-    def before_end(self) -> int | None:
-        """Return the number of records before the marks of its earlier end, or None."""
-        return self._before_end
+    def left(self, next_time: int) -> int | None:
+        """Return the number of records from a time to its earlier end; None if it had none."""
+        return self._before_end if self._end is None else max(self._end - next_time, 0)
 
 
 class FrontClock:
     """The clock that new times of a front are taken from.
 
     Args:
-        kind, number, now_us, begun: As for `Front`.
+        kind, now_us: As for `Front`.
         floor: Lower bound of new times.
     """
 
-    __slots__ = ("_blocks", "_floor", "_now_us", "is_wall")
+    __slots__ = ("_floor", "_now_us", "is_wall")
 
-    def __init__(self, kind: ClockName, number: int, now_us: Callable[[], int] | None, floor: int, begun: int) -> None:
+    def __init__(self, kind: ClockName, now_us: Callable[[], int] | None, floor: int) -> None:
         self.is_wall = kind == "wall"
-        self._blocks = BlockTimes(number, begun) if kind == "blocks" else None
         self._now_us = now_us or WALL_CLOCK.get()
-        self._floor = self.at(floor)
-
-    def at(self, time: int) -> int:
-        """Return the first time at a time or after it that a record may have."""
-        return time if self._blocks is None else self._blocks.at(time)
-
-    def left(self, time: int) -> int | None:
-        """Return the number of records with consecutive times from a time; None: no limit."""
-        return None if self._blocks is None else self._blocks.left(time)
-
-    def between(self, start: int, end: int) -> int:
-        """Return the number of records from one time to another; 0 if that is before."""
-        count = end - start if self._blocks is None else self._blocks.number(end) - self._blocks.number(start)
-        return max(count, 0)
+        self._floor = floor
 
     def read(self, latest: int) -> int:
         """Return a lower bound of the next time.
@@ -295,9 +275,8 @@ class Front:
     Args:
         name: Source and partition.
         number: Its number among the job's fronts, from 1: the front part of global times.
-        clock: "sequence" counts records from `start`: a replay gives the same times. "blocks" counts them, too, and
-            fronts take turns by blocks of records. "wall" takes microseconds since the epoch, so that fronts interleave
-            by arrival.
+        clock: "sequence" counts records from `start`: a replay gives the same times. "wall" takes microseconds since
+            the epoch, so that fronts interleave by arrival.
         start: Lower bound of new times; those of `journal` may be below.
         now_us: The wall clock, in microseconds; default: `WALL_CLOCK`.
         describe: Function that formats a position.
@@ -308,12 +287,11 @@ class Front:
         journal: Times given earlier, as (first, number of records), in a continuing front of the wall clock. They are
             given again to the first records it reads. With the number `IDLE_MARK` or `LAST_MARK`: to the same mark.
         end: Time at which a continuing front ended earlier, if its clock counts.
-        begun: Time at which it began: its blocks are numbered from there. Behind `start`: it goes on behind the end of
-            the job.
+        is_behind_end: Whether it goes on behind the end of the job, and no record is known to be there; see
+            `flamecore.runtime.parts.search`.
 
     Attributes:
-        is_behind_end: Whether it promises the end of the job, and nothing behind it; see
-            `flamecore.runtime.parts.search`.
+        is_behind_end: As the argument, until a record is found.
         waits_for_others: Whether it has nothing more to read, and waits for what others find behind the end.
         latest: Latest time, shared by the fronts of a worker: of two records read one after the other, the second has
             the later time.
@@ -336,14 +314,14 @@ class Front:
         ended: bool = False,
         journal: Iterable[tuple[int, int]] = (),
         end: int | None = None,
-        begun: int = 0,
+        is_behind_end: bool = False,
     ) -> None:
         self.name = name
         self.number = number
-        self._clock = FrontClock(clock, number, now_us, start, begun)
-        self.is_behind_end = start < begun and not ended
+        self._clock = FrontClock(clock, now_us, start)
+        self.is_behind_end = is_behind_end
         self.waits_for_others = False
-        self.next_time = start if self.is_behind_end else self._clock.at(start)
+        self.next_time = start
         self.suffix = number.to_bytes(4, "big")
         self.latest = LatestTime()
         self.ended = ended
@@ -368,40 +346,18 @@ class Front:
     @property
     def records_left(self) -> int | None:
         """Return the number of records until its earlier end; None if it has none."""
-        if self._earlier is None:
-            return None
-        if (end := self._earlier.end) is None:
-            return self._earlier.before_end
-        return self._clock.between(self.next_time, end)
+        return None if self._earlier is None else self._earlier.left(self.next_time)
 
     @property
     def times_left(self) -> int | None:
-        """Return the number of records for the next journaled times; None: no limit."""
+        """Return the number of records for the next journaled times, the most of one batch; None: no limit."""
         return None if self._earlier is None else self._earlier.count
-
-    @property
-    def most(self) -> int | None:
-        """Return the most records that may be stamped at once; None: no limit."""
-        left = None if self._earlier is None else self._earlier.count
-        if left is not None:
-            return left
-        return self._clock.left(self.coming_time)
-
-    @property
-    def coming_time(self) -> int:
-        """Return the time of its next record."""
-        return self._clock.at(self.next_time) if self.is_behind_end else self.next_time
-
-    def go_on(self) -> None:
-        """Go on behind the end of the job: a front has a record there."""
-        self.is_behind_end = False
-        self.next_time = self._clock.at(self.next_time)
 
     def stamp(self, positions: Sequence[object], at: float) -> int:
         """Give consecutive times to as many records as positions; return the first.
 
         Args:
-            positions: Position of each record, `most` at most.
+            positions: Position of each record, `times_left` at most.
             at: Arrival of the batch, on a monotonic clock in seconds: release latency is measured from here.
         """
         count = len(positions)
@@ -449,7 +405,7 @@ class Front:
             self.next_time = self._earlier.take(count)
         first = self.next_time
         if count:
-            self.next_time = next_time = self._clock.at(first + count)
+            self.next_time = next_time = first + count
             if next_time > self.latest.time:
                 self.latest.time = next_time
         return first

@@ -75,9 +75,8 @@ class Ingress:
             self.marks.idle_again(front)
         values, positions = batch.values, batch.positions
         times_left = front.times_left
-        most = front.most
-        if most is not None and len(values) + len(batch.rejected) > most:
-            for piece in split(batch, most):
+        if times_left is not None and len(values) + len(batch.rejected) > times_left:
+            for piece in split(batch, times_left):
                 self.admit(number, piece, at, policy)
             return
         if batch.rejected:
@@ -108,7 +107,7 @@ class Ingress:
                 merge.add(number, first, values, mixed=mixed)
         promises = self.promises
         # Times of the wall clock are not the same in a second run, so they are stored before an
-        # output may depend on them. Those of the other clocks follow from positions.
+        # output may depend on them. Those of the other clock follow from positions.
         if times_left is None and self._clock == "wall" and positions:
             # Nothing is released before the front promises the next time: until then these can be stored.
             promises.give(GivenTimes(number, first, len(positions)), front.next_time)
@@ -150,15 +149,6 @@ class Ingress:
             for records in merge.take(most):
                 self._run(*records)
 
-    def go_on(self) -> None:
-        """Go on with all fronts behind the end of the job: one has a record there."""
-        for number, front in self._fronts.items():
-            if front.is_behind_end:
-                front.go_on()
-                if number in self.merge_of:
-                    self.merge_of[number].note(number)
-                self.promises.make(number, front.promise())
-
     def heartbeat(self, number: int) -> None:
         """Promise the next time of a front that has nothing to send now."""
         front = self._fronts[number]
@@ -178,7 +168,7 @@ class Ingress:
         front = self._fronts[number]
         self.marks.idle_again(front)
         if not front.ended:
-            if self._clock not in (None, "wall"):
+            if self._clock == "sequence":
                 self.promises.give(GivenTimes(number, front.next_time, 0), front.next_time)
             given = front.times_left is not None
             # Nothing was found behind the end of the job: it remains what it was.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from flamecore.model.clock import ClockName, block_start
 from flamecore.runtime.parts.front import Front
 
 _PARTS: Final = 2
@@ -28,14 +27,11 @@ class Room:
         fronts: The worker's fronts, by number.
         most: Most records of them all in flight, or one for each front if that is more.
         most_uncommitted: Most records of them all since the last snapshot; None: no snapshots are taken.
-
-    Attributes:
-        most: As the argument.
     """
 
     def __init__(self, fronts: Mapping[int, Front], most: int, most_uncommitted: int | None = None) -> None:
         self._fronts = fronts
-        self.most = most
+        self._most = most
         self._most_uncommitted = most_uncommitted
         self._uncommitted_left = 0  # upper bound of their rest; counted again at 0
         self._asked = False  # whether a snapshot was asked for since the last one
@@ -121,7 +117,7 @@ class Room:
     def _deal(self) -> None:
         """Set the level so that all credit is in use."""
         held = []  # records in flight of the sharing fronts, at least one each
-        left = self.most
+        left = self._most
         self._counted = set()
         for number, front in self._fronts.items():
             if front.ended or front.waits_for_others:
@@ -138,77 +134,3 @@ class Room:
         self._level = max(left // len(held), 1) if held else 1
         self._batch = max(self._level // _PARTS, 1)
         self._changed, self._gone = False, 0
-
-
-class BlockRoom(Room):
-    """The distribution of credit among fronts that take turns by blocks.
-
-    The records of a block are not delivered before those of all blocks before it. So the front with the earliest block
-    has room first, as much as the block still needs, and then the front with the next block. A front that is further on
-    uses only credit that none before it needs: what is in flight never waits for a front without room.
-    """
-
-    def __init__(self, fronts: Mapping[int, Front], most: int, most_uncommitted: int | None = None) -> None:
-        super().__init__(fronts, max(most, 1), most_uncommitted)
-        self._levels: dict[int, int] = {}  # most records in flight of each front that has room
-        self._first = 0  # the front with the earliest block
-
-    def has_room(self, number: int, most: int) -> bool:
-        """Return whether a paused front may continue; see `Room.has_room`."""
-        return super().has_room(number, self._wanted(number, most))
-
-    def release(self, number: int) -> None:
-        """Note that a front's read is over: it may have come to the end of its block."""
-        super().release(number)
-        self._changed = True
-
-    def _waits_for_a_snapshot(self, number: int) -> bool:
-        if not super()._waits_for_a_snapshot(number):
-            return False
-        if self._changed:
-            self._deal()
-        # It may come to the end of its block: snapshots may be between two blocks only.
-        next_time = self._fronts[number].next_time
-        return number != self._first or next_time == block_start(next_time)
-
-    def _room(self, number: int, most: int) -> int:
-        front = self._fronts[number]
-        if self._changed:
-            self._deal()
-        return min(self._levels.get(number, 0) - front.in_flight, self._wanted(number, most))
-
-    def _wanted(self, number: int, most: int) -> int:
-        """Return the number of records that a front wants: none behind its block."""
-        return min(most, self._fronts[number].most or most)
-
-    def _deal(self) -> None:
-        """Give all credit to the fronts with the earliest blocks."""
-        # Not by the times that they promise: behind the end of a job the next blocks of all fronts begin anew, wherever
-        # each has come to the end.
-        coming = sorted(
-            [
-                (front.coming_time, number)
-                for number, front in self._fronts.items()
-                if not (front.ended or front.waits_for_others)
-            ]
-        )
-        held = sum([front.in_flight for front in self._fronts.values()]) + sum(self._reading.values())
-        left = self.most - held
-        self._levels = {}
-        if coming:
-            self._first = coming[0][1]
-            first = self._fronts[self._first]
-            self._batch = max((left + first.in_flight) // _PARTS, 1)
-        for _, number in coming:
-            front, reading = self._fronts[number], self._reading.get(number, 0)
-            if left <= 0:
-                break
-            part = min(left, max((front.most or left) - reading, 0))
-            self._levels[number] = front.in_flight + reading + part
-            left -= part
-        self._changed = False
-
-
-def room_of(clock: ClockName) -> type[Room]:
-    """Return the class that distributes credit among fronts of a clock."""
-    return BlockRoom if clock == "blocks" else Room

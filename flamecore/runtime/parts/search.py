@@ -1,9 +1,8 @@
 """The search of a job that goes on behind its end: whether there is any new record.
 
 A run that finds none must change nothing. But what a front says at its end has a time of its own, by a clock that
-counts, and the clock `blocks` gives new records times far behind the end. Timers that wait at the end are due before
-them, and if there are none, not yet. So no front promises a time behind the end before a front of the job has found a
-record there. Until then all promise the end, and those that have nothing more to read wait for what the others find.
+counts, and timers that wait at the end may be due then. So no front says it before a front of the job has found a
+record behind the end. Until then those that have nothing more to read wait for what the others find.
 
 If the ends of fronts are marks, each run moves time on: to say them is what it is started for. By the wall clock, time
 moves on by itself.
@@ -21,7 +20,7 @@ from flamecore.model.plan import Plan
 def must_search(plan: Plan, resume: Resume) -> bool:
     """Return whether the fronts of a job wait for a first record behind its end."""
     closing = any(isinstance(vertex, Marking) and vertex.closes for vertex in plan.graph.vertices)
-    return resume.goes_on and not closing
+    return bool(resume.behind_end) and not closing
 
 
 class Search:

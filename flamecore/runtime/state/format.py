@@ -77,8 +77,7 @@ class FrontState(NamedTuple):
         marked: States of the markings of its records, by name, encoded by the flow's codec; empty: there are none.
         gone: Whether its partition, which was read whole, was no longer there when the job last started.
         unread: Whether nothing was read of it since the job began, or went on behind its end.
-        begun: Time at which it began, by the clock `blocks`, or goes on behind the job's end. Behind `next_time`: no
-            record has been read there.
+        begun: Time at which it goes on behind the job's end. Behind `next_time`: no record has been read there.
     """
 
     source: str

@@ -16,7 +16,7 @@ from typing import Final
 from flamecore.abc.source import Source
 from flamecore.abc.store import Store
 from flamecore.errors import CorruptError, FencedError, StateBehindError
-from flamecore.model.clock import ClockName, next_blocks, recorded_name
+from flamecore.model.clock import ClockName
 from flamecore.model.graph import Graph
 from flamecore.model.messages import Prepared, Resume
 from flamecore.runtime.codec.codec import Codec
@@ -90,7 +90,6 @@ class History:
         self._new: set[int] = set()
         self.gone: dict[str, list[str]] = {}  # partitions that were read whole and have gone since the last start
         self._behind_end = False
-        self._goes_on_at = 0  # time at which all fronts go on behind the end of the job; 0: they do not
         self._floor = 0
         self._unusable: set[str] = set()
         self._tidied = 0
@@ -161,7 +160,7 @@ class History:
             front._replace(ended=front.ended or (front.source, front.partition_name) in loss.fronts)
             for front in fronts_of(contents, self.snapshot)
         )
-        self._new, self._behind_end, self._goes_on_at = set(), False, 0
+        self._new, self._behind_end = set(), False
         self.gone = {}
 
     def find_fronts(self, graph: Graph, sources: Mapping[str, Source]) -> tuple[FrontState, ...]:
@@ -202,13 +201,10 @@ class History:
         """Return the numbers of the fronts of which nothing new was read; see `Plan`."""
         return frozenset(front.number for front in self.fronts if front.unread)
 
-    # With blocks, the end is in the midst of those of some fronts, and behind those of others. If fronts went on from
-    # there, the order of their next records would tell at which of them it was.
     def _behind_the_end(self, fronts: Sequence[FrontState]) -> tuple[FrontState, ...]:
         """Return fronts that go on behind the end of a job, once one of them has a record there."""
-        end = max([self.start, *[front.next_time for front in fronts]])
-        self._goes_on_at = next_blocks(end) if self.clock == "blocks" else end + 1
-        return tuple(front if front.ended else front._replace(begun=self._goes_on_at) for front in fronts)
+        begun = max([self.start, *[front.next_time for front in fronts]]) + 1
+        return tuple(front if front.ended else front._replace(begun=begun) for front in fronts)
 
     def _goes_on(self) -> None:
         """Continue a finished job behind its end: only its last snapshot still counts."""
@@ -265,10 +261,8 @@ class History:
         # Not below the times that any sink holds: a new time that a sink already has would make an output
         # look delivered.
         self._floor = max([self.start, *delivered_up_to.values()])
-        begun = max(self._floor, self._goes_on_at) if self.clock == "blocks" else self._goes_on_at
         self.fronts = tuple(
-            front._replace(next_time=self._floor, begun=begun) if front.number in self._new else front
-            for front in self.fronts
+            front._replace(next_time=self._floor) if front.number in self._new else front for front in self.fronts
         )
         self.run = secrets.token_hex(8)
         commits = tuple(manifest.blob for manifest in reversed(self.snapshots))
@@ -283,7 +277,7 @@ class History:
             self.fronts,
             self.run,
             tuple([(blob, self._digests[blob]) for blob in referred if blob in self._digests]),
-            recorded_name(self.clock),
+            self.clock,
             self._floor,
         )
         # Not a lock with a timeout: its holder may only be slow, and would write on after another has taken it. Only
@@ -320,7 +314,7 @@ class History:
         """
         if last is None:
             return
-        same = last.clock == recorded_name(self.clock)
+        same = last.clock == self.clock
         if same and self.clock != "wall":
             return
         accounted = max(self.start, last.floor, journaled)
@@ -336,13 +330,8 @@ class History:
                 "Journals that were written since are lost, and what they tell of would come again under other times"
             )
             hint = "Bring back the newest state; or the outputs that belong to this one; or accept"
-        elif last.clock.partition("/")[0] == self.clock:
-            what += (
-                f'An earlier flamestream ran the job, whose "{self.clock}" gave other times: outputs would come again'
-            )
-            hint = "Run it once to its end with that version; or accept"
         else:
-            before = last.clock.partition("/")[0]
+            before = last.clock
             what += f'The job ran with clock = "{before}": by "{self.clock}" outputs would come again at other times'
             hint = f'Run it once to its end with job.clock = "{before}", before you change the clock; or accept'
         raise StateBehindError(

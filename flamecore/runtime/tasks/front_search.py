@@ -63,6 +63,7 @@ class FrontSearch:
             return
         self.is_open = False
         if found:
-            self._worker.ingress.go_on()
+            for front in self._worker.fronts.values():
+                front.is_behind_end = False
         for task in self.tasks:
             task.end_waiting()

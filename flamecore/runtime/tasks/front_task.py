@@ -148,7 +148,6 @@ class FrontTask:
         self._room = room
         self._stop = stop
         self._snapshots = plan.snapshots
-        self._late = plan.snapshots or plan.settings.clock == "blocks"
         self._given_up = False
         self.held_back = 0
         """Number of fronts, while all of them wait for credit."""
@@ -184,7 +183,7 @@ class FrontTask:
         """
         worker_task = self._worker_task
         self._time = clock()  # looked up once, and not for each batch
-        if self._late:  # fronts may begin at a later time than others, and have no room until these have gone on
+        if self._snapshots:  # fronts may continue from a later time than others
             for front in self.fronts:
                 worker_task.worker.heartbeat(front.number)
             worker_task.flush()
@@ -298,7 +297,7 @@ class FrontTask:
     # each in smaller batches that the merge then cuts.
     def _has_room(self, group: Collection[Reading]) -> bool:
         """Return whether the partition that is furthest behind has room for a batch."""
-        reading = min(group, key=_coming_time) if len(group) > 1 else next(iter(group))
+        reading = min(group, key=_next_time) if len(group) > 1 else next(iter(group))
         return reading.exhausted or self._room.has_room(reading.front.number, reading.limit)
 
     async def _read_round(self) -> None:
@@ -379,8 +378,8 @@ class FrontTask:
         return len(batch.values) + len(batch.rejected)
 
 
-def _coming_time(reading: Reading) -> int:
-    return reading.front.coming_time
+def _next_time(reading: Reading) -> int:
+    return reading.front.next_time
 
 
 class Heartbeats:

@@ -261,4 +261,4 @@ def _number(payload: object) -> int:
 
 def patient(plan: Plan) -> bool:
     """Return whether fronts have enough credit for delayed reports of deliveries."""
-    return plan.max_in_flight >= _PLENTY * len(plan.fronts)
+    return plan.settings.max_in_flight >= _PLENTY * len(plan.fronts)

@@ -21,7 +21,6 @@ from msgspec.structs import asdict
 from flamecore.abc.acker import Acker, AckerPlan
 from flamecore.errors import ConfigError
 from flamecore.flow import Flow
-from flamecore.model.clock import ClockName
 from flamecore.model.graph import Graph
 from flamecore.model.settings import JobSettings
 from flamecore.runtime.config.defaults import ACKERS
@@ -72,7 +71,7 @@ def assert_deterministic(
     require_some(seeds=seeds, workers=workers, ackers=ackers)
     strategies = [acker_named(name) for name in ackers]
     skips, wall = job.on_error != "fail", job.clock == "wall"
-    wanted, failed = ({}, None) if wall else _expected(graph, whole, skip_failing=skips, clock=job.clock)
+    wanted, failed = ({}, None) if wall else _expected(graph, whole, skip_failing=skips)
     first: dict[str, list[Any]] | None = None if wall else wanted
     for turn, seed in enumerate(seeds):
         for count in workers:
@@ -92,7 +91,7 @@ def assert_deterministic(
             except Exception as error:
                 raise AssertionError(f"the run with {where} broke: {error}") from error
             if wall:
-                wanted, failed = _expected(graph, whole, skip_failing=skips, clock=job.clock, run=run)
+                wanted, failed = _expected(graph, whole, skip_failing=skips, run=run)
                 first = wanted if first is None else first
             compare(run, wanted, failed, where)
     return first or {}
@@ -151,12 +150,7 @@ def job_settings(settings: Mapping[str, Any]) -> JobSettings:
 
 
 def _expected(
-    graph: Graph,
-    inputs: Mapping[str, Sequence[Any]],
-    *,
-    skip_failing: bool,
-    clock: ClockName,
-    run: SimulatedRun | None = None,
+    graph: Graph, inputs: Mapping[str, Sequence[Any]], *, skip_failing: bool, run: SimulatedRun | None = None
 ) -> tuple[dict[str, list[Any]], Failed | None]:
     """Return the outputs of the reference interpreter, and the failure that has ended it.
 
@@ -164,8 +158,7 @@ def _expected(
         graph: The graph.
         inputs: For each source, its records.
         skip_failing: Whether records that a function fails on are left out.
-        clock: The clock of the job.
-        run: The run by the wall clock whose times count; None: times follow from numbers of records.
+        run: The run by the wall clock whose times count; None: times are numbers of records.
     """
     read, times, ends = inputs, None, None
     if run is not None:
@@ -183,7 +176,6 @@ def _expected(
             end=max(ends.values(), default=None) if ends else None,
             ends=ends,
             wall=run is not None,
-            clock=clock,
         )
     except Failed as error:
         failed, outputs = error, error.outputs

@@ -17,7 +17,6 @@ from typing import Any, Literal
 
 from flamecore.abc.acker import Acker, AckerPlan
 from flamecore.flow import Flow
-from flamecore.model.clock import BLOCK, ClockName
 from flamecore.model.graph import Graph
 from flamecore.model.meta import MAX_TIME
 from flamecore.runtime.config.defaults import ACKERS
@@ -112,31 +111,23 @@ class Reference:
         self,
         times: Mapping[str, Sequence[int]],
         ends: Mapping[str, int] | None = None,
-        reached: Mapping[str, int] | None = None,
         *,
-        clock: ClockName = "sequence",
+        wall: bool = False,
     ) -> tuple[dict[str, list[Any]], Failed | None]:
         """Return the outputs, and the failure if there is one.
 
         Args:
             times: For each source, the global times of its records, as far as they were read.
             ends: The times of the marks of their ends, as far as these are known.
-            reached: The times behind their records, as far as these are known.
-            clock: The clock that gave them.
+            wall: Whether they are those of the wall clock.
         """
-        ends, reached = ends or {}, reached or {}
+        ends = ends or {}
         order = sorted({time for each in times.values() for time in each})
         # Only the order of times matters, except to ordered operations: these see them.
         timed = any(vertex.ordered for vertex in self.graph.vertices)
         rank = {time: time if timed else number for number, time in enumerate(order)}
         ranks = {name: tuple(rank[time] for time in each) for name, each in times.items()}
-        key = (
-            clock,
-            BLOCK.get(),
-            tuple(ranks[source.name] for source in self.graph.sources),
-            tuple(sorted(ends.items())),
-            tuple(sorted(reached.items())) if timed else (),
-        )
+        key = wall, tuple(ranks[source.name] for source in self.graph.sources), tuple(sorted(ends.items()))
         if key not in self._known:
             inputs = {name: list(self.inputs.get(name, ()))[: len(ranks[name])] for name in ranks}
             failed = None
@@ -147,11 +138,8 @@ class Reference:
                     times=ranks,
                     skip_failing=self.skip_failing,
                     ends=ends,
-                    reached=reached if timed else None,
                     keeps=True,
-                    wall=clock == "wall",
-                    # Ranks are consecutive, and no block's.
-                    clock=clock if timed else "sequence",
+                    wall=wall,
                 )
             except Failed as error:
                 failed, outputs = error, error.outputs
@@ -165,17 +153,10 @@ class Reference:
         Raises:
             AssertionError: It differs.
         """
-        token = BLOCK.set(played.block)
-        try:
-            self._check(played)
-        finally:
-            BLOCK.reset(token)
-
-    def _check(self, played: Played) -> None:
         for name, times in played.times.items():
             if times != sorted(set(times)):
                 raise AssertionError(f"the times of source {name!r} do not grow: {times}")
-        wanted, failed = self.of(played.times, played.ends, played.reached, clock=played.clock)
+        wanted, failed = self.of(played.times, played.ends, wall=played.clock == "wall")
         if (failed is None) != (played.failed is None):
             raise AssertionError(f"the job failed with {played.failed}, the reference with {failed}")
         if failed is not None:
@@ -212,6 +193,6 @@ class Reference:
         held = len(played.outputs[sink])
         if held <= len(wanted):
             return wanted
-        outputs, failed = self.of(played.times_at[sink], played.ends, clock=played.clock)
+        outputs, failed = self.of(played.times_at[sink], played.ends, wall=played.clock == "wall")
         most = outputs[sink] if failed is None else [output.payload for output in failed.most[sink]]
         return most[:held] if most[: len(wanted)] == wanted else wanted

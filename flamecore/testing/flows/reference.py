@@ -16,7 +16,6 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from flamecore.errors import GraphError, LoopKeyError, PlaceError
-from flamecore.model.clock import BlockTimes, ClockName
 from flamecore.model.expansion import expanded
 from flamecore.model.graph import Graph
 from flamecore.model.hashing import check_key, stable_hash
@@ -129,10 +128,8 @@ def interpret(
     max_steps: int = 10_000_000,
     end: int | None = None,
     ends: Mapping[str, int] | None = None,
-    reached: Mapping[str, int] | None = None,
     keeps: bool = False,
     wall: bool = False,
-    clock: ClockName = "sequence",
 ) -> dict[str, list[DataItem]]:
     """Run a graph on whole inputs.
 
@@ -140,15 +137,13 @@ def interpret(
         graph: The graph, as for a job.
         inputs: For each source, its records.
         workers: Number of workers; only copies to all workers depend on it.
-        times: For each source, the times of its records; default: those of `clock`.
+        times: For each source, the times of its records; default: 0, 1, 2, …
         skip_failing: Go on without records that a user function fails on.
         max_steps: Give up on a flow that has not ended after so many.
         end: The time at which all fronts have ended: no later timer is due. Default: right after the last record.
         ends: For each source, the time at which it has ended. Default: right after its last record.
-        reached: For each source, its next time behind its records. Default: by `clock`, as if it had begun with them.
         keeps: Whether the job keeps state, as far as vertices ask.
         wall: Whether times are those of the wall clock.
-        clock: The clock that counts, `sequence` or `blocks`; each source has one front.
 
     Returns:
         For each sink, its outputs in order, as the barrier has them: alive. Their traces are 0, since no other worker
@@ -166,21 +161,18 @@ def interpret(
                 hint=f"Define {type(vertex).__name__}.draw, which draws it with generic operations.",
                 vertex=vertex.name,
             )
-    interpreter = _Interpreter(drawn, workers, skip_failing, keeps, wall, clock)
+    interpreter = _Interpreter(drawn, workers, skip_failing, keeps, wall)
     for vertex, (entry, _) in spans.items():
         if isinstance(vertex.route, ByKey) and vertex.route.place is not None:
             placing, starts = graph.placing_of(vertex), graph.predecessors(vertex)
             placed = None if placing is None else spans[placing][0]
             interpreter.places |= {(spans[start][1], entry): (vertex.route, placed) for start in starts}
-    return interpreter.run(inputs, times or {}, max_steps, end, ends or {}, reached or {})
+    return interpreter.run(inputs, times or {}, max_steps, end, ends or {})
 
 
 class _Interpreter:
-    def __init__(
-        self, graph: Graph, workers: int, skip_failing: bool, keeps: bool, wall: bool, clock: ClockName
-    ) -> None:
+    def __init__(self, graph: Graph, workers: int, skip_failing: bool, keeps: bool, wall: bool) -> None:
         self.graph, self.workers, self.skip_failing, self.keeps, self.wall = graph, workers, skip_failing, keeps, wall
-        self.clock = clock
         self.pending: list[tuple[bytes, int, Vertex, Vertex, bool, Any]] = []
         self.pushed = 0
         self.buckets: dict[Vertex, dict[Any, list[tuple[Any, ...]]]] = {}
@@ -204,20 +196,17 @@ class _Interpreter:
         max_steps: int,
         end: int | None,
         known_ends: Mapping[str, int],
-        reached: Mapping[str, int],
     ) -> dict[str, list[DataItem]]:
         until = 0  # the time after all records, and all ends that are said
         ends: dict[Source, bytes] = {}
         empty: set[Source] = set()
         for front, source in enumerate(self.graph.sources, 1):
             records = list(inputs.get(source.name, ()))
-            stamps = times[source.name] if source.name in times else self.stamps(front, len(records))
+            stamps = times.get(source.name, range(len(records)))
             for time, payload in zip(stamps, records, strict=True):
                 self.emit(source, GlobalTime(time, front).encode(), True, payload)
-            # Where its next block begins depends on when it began.
-            known = reached.get(source.name)
-            after = self.at(front, max(stamps, default=-1) + 1) if known is None else known
-            until = max(until, after) if records or known is not None else until
+            after = max(stamps, default=-1) + 1
+            until = max(until, after)
             ended = known_ends.get(source.name, after)
             ends[source] = GlobalTime(ended, front).encode()
             if not records:
@@ -229,8 +218,7 @@ class _Interpreter:
                     self.ordered[behind].origins[vertex] = None
                 closes = vertex.closes or (vertex.closes is None and not self.keeps)
                 if closes or source in empty:
-                    number = self.graph.sources.index(source) + 1
-                    until = max(until, self.at(number, decode_time(ends[source]) + 1))
+                    until = max(until, decode_time(ends[source]) + 1)
                     self.say(vertex, behind_record(ends[source]), CLOSING if closes else DONE)
         for model in self.models:
             model.origins.update({other: None for other in self.graph.marks_before(model.vertex) if other.ordered})
@@ -253,14 +241,6 @@ class _Interpreter:
         if self.failures and not self.skip_failing:
             raise Failed(self.graph, outputs, self.failures)
         return outputs
-
-    def stamps(self, front: int, records: int) -> Sequence[int]:
-        """Return the times of the records of a front by a clock that counts."""
-        return range(records) if self.clock != "blocks" else [BlockTimes(front).time(each) for each in range(records)]
-
-    def at(self, front: int, time: int) -> int:
-        """Return the first time of a front at a time or after it."""
-        return BlockTimes(front).at(time) if self.clock == "blocks" else time
 
     def let_in(self, end: int) -> bool:
         """Run an ordered operation on an item or timer that nothing can come before.

@@ -19,7 +19,7 @@ from typing import Any
 
 from flamecore.abc.acker import Acker, AckerPlan
 from flamecore.errors import FencedError, FlameError, OperationError
-from flamecore.model.clock import BLOCK, STOPWATCH, WALL_CLOCK, ClockName
+from flamecore.model.clock import STOPWATCH, WALL_CLOCK, ClockName
 from flamecore.model.graph import Graph
 from flamecore.model.settings import OnError
 from flamecore.runtime.codec.codec import Codec
@@ -47,12 +47,10 @@ class Played:
         times_at: For each sink, the same as of when it got its last output.
         failed: The error of the record that ends the job, if one does.
         ends: For each source whose end is a mark, the global time of that mark.
-        reached: For each source, its next time behind all its records, by a clock that counts.
         runs: Number of runs.
         epochs: Number of epochs.
         log: The faults, in order.
         clock: The clock of the fronts.
-        block: Number of records of a block, if fronts take turns by blocks.
         counts: How often each kind of fault was played. For stored data: "damage" to a snapshot to spare, "back": the
             job went on from an older one, "ruin" of needed data, "age": an older copy of all data was brought back,
             "refusal": the job refused it. For all these, by kind: "cut", "flip", "stale", "swap", "older".
@@ -63,12 +61,10 @@ class Played:
     times_at: dict[str, dict[str, list[int]]]
     failed: OperationError | None
     ends: dict[str, int]
-    reached: dict[str, int]
     runs: int
     epochs: int
     log: list[str]
     clock: ClockName
-    block: int
     counts: Counter[str]
 
 
@@ -106,10 +102,6 @@ class Crashes:
         self.failed: OperationError | None = None
         self.counts: Counter[str] = Counter()
         self.clock: ClockName = random.choice(("sequence", "wall"))
-        counted = Random(f"counted {seed}")
-        if self.clock == "sequence":
-            self.clock = counted.choice(("sequence", "blocks"))
-        self.block = counted.choice((1, 2, 3, 7, BLOCK.get()))
         codec = Codec.of(graph)
         wire = random.random() < 0.2
         self.world = World(
@@ -166,19 +158,16 @@ class Crashes:
             times_at=times_at,
             failed=self.failed,
             ends=job.ends,
-            reached=job.reached,
             runs=self.runs,
             epochs=len(job.epochs),
             log=self.log,
             clock=self.clock,
-            block=self.block,
             counts=self.counts,
         )
 
     async def _play(self) -> None:
         follow_tasks(asyncio.get_running_loop())
         WALL_CLOCK.set(self.world.now_us)
-        BLOCK.set(self.block)
         STOPWATCH.set(self._stopwatch)
         while not await self._once():
             if self.runs >= _MOST_RUNS:

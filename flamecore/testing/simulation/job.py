@@ -82,7 +82,6 @@ class SimulatedJob:
         self._stamps: Stamps = {}
         # For each source: its latest epoch, and the time of the mark of its end as of that epoch.
         self._ends: dict[str, tuple[int, int | None]] = {}
-        self._reached: dict[str, tuple[int, int]] = {}  # for each source: (its latest epoch, its next time there)
         self._noted: dict[str, Stamps] = {}  # for each sink, as they were when it got its last output
         self._passed = 0  # added to the numbers of epochs
 
@@ -134,16 +133,12 @@ class SimulatedJob:
             epoch: Number of the epoch.
             start: First time of the front that is in no snapshot, as the epoch has begun.
         """
-        stamp, stamp_end, go_on, name = front.stamp, front.stamp_end, front.go_on, front.name.source
+        stamp, stamp_end, name = front.stamp, front.stamp_end, front.name.source
         epoch += self._passed
         self.epochs.add(epoch)
         last, end = self._ends.get(name, (-1, None))
         if epoch > last:  # an end that the snapshot holds stays; this epoch says it again, too late to count
             self._ends[name] = (epoch, end if end is not None and end < start else None)
-
-        def note_next_time() -> None:
-            if epoch >= self._reached.get(name, (0, 0))[0]:
-                self._reached[name] = (epoch, front.next_time)
 
         def watched(positions: Sequence[Any], at: float) -> int:
             first = stamp(positions, at)
@@ -151,7 +146,6 @@ class SimulatedJob:
                 before = self._stamps.get((name, position))
                 if before is None or before[0] <= epoch:
                     self._stamps[name, position] = (epoch, time)
-            note_next_time()
             return first
 
         def watched_end() -> int:
@@ -160,24 +154,13 @@ class SimulatedJob:
                 self._ends[name] = (epoch, time)
             return time
 
-        def watched_go_on() -> None:
-            go_on()
-            note_next_time()
-
-        note_next_time()
         front.stamp = watched  # type: ignore[method-assign]
         front.stamp_end = watched_end  # type: ignore[method-assign]
-        front.go_on = watched_go_on  # type: ignore[method-assign]
 
     @property
     def ends(self) -> dict[str, int]:
         """Return the times of the marks that sources have ended, as far as there are any."""
         return {name: time for name, (_, time) in self._ends.items() if time is not None}
-
-    @property
-    def reached(self) -> dict[str, int]:
-        """Return the next time of each source behind all its records, by a clock that counts."""
-        return {} if self.clock == "wall" else {name: time for name, (_, time) in self._reached.items()}
 
     @property
     def all_read(self) -> bool:

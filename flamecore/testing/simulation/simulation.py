@@ -33,7 +33,7 @@ from flamecore.runtime.config.operators import plugin_operators
 from flamecore.runtime.config.plugins import PluginRegistry
 from flamecore.runtime.parts.collector import Collector
 from flamecore.runtime.parts.front import Front
-from flamecore.runtime.parts.room import room_of
+from flamecore.runtime.parts.room import Room
 from flamecore.runtime.parts.worker import Worker
 from flamecore.testing.simulation.placements import drawn_placement
 from flamecore.testing.simulation.world import stopwatch
@@ -170,7 +170,7 @@ class Simulation:
         self.outputs: dict[str, list[Any]] = {name: [] for name in self.plan.rears}
         self.channels: dict[tuple[str, str], deque[Any]] = {}
         self.open_fronts = {front.number: f"worker/{self.plan.host_of(front.number)}" for front in fronts}
-        self.room = room_of(clock)({front.number: front for front in fronts}, self.plan.max_in_flight)
+        self.room = Room({front.number: front for front in fronts}, self.settings.max_in_flight)
         self.ends: dict[FrontId, int] = {}
         self.failures: dict[str, Failure] = {}
         self.sent: dict[str, int] = {}
@@ -185,8 +185,6 @@ class Simulation:
             SimulationStuckError: It cannot get there.
             FlameError: An error of a part.
         """
-        for number, address in self.open_fronts.items() if self.settings.clock == "blocks" else ():
-            self.workers[address].heartbeat(number)
         while not self.done():
             self.steps += 1
             if self.steps > max_steps:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 import sys
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -135,18 +133,6 @@ def test_exactly_once_is_refused_with_reason_and_alternative(app: str) -> None:
     for word in ("stdin", "stdout", "sqlite", "at_least_once", "sequence"):
         assert word in done.stderr
     assert call("run", app, *arguments).exit_code == 2
-
-
-def test_a_source_without_an_end_is_refused_blocks(app: str) -> None:
-    with closing(sqlite3.connect("events.db")) as file:
-        file.execute("CREATE TABLE lines (number INTEGER PRIMARY KEY, line TEXT)")
-    table = ["source.lines.path=events.db", "source.lines.order=number", "source.lines.poll_s=1"]
-    over = [argument for setting in table for argument in ("--set", setting)]
-    arguments = ["--source", "lines=sqlite", *over, "--set", "job.clock=blocks"]
-    facts = checked(app, *arguments)
-    assert [problem["path"] for problem in facts["problems"]] == ["job.clock"]
-    assert "does not end by itself" in facts["problems"][0]["message"]
-    assert checked(app, *arguments, "--set", "source.lines.poll_s=0")["problems"] == []
 
 
 EXACT = """

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import flamecore as fc
-from flamecore.model.clock import LARGEST_BLOCK
 from flamecore.model.meta import FrontId
 from flamecore.model.plan import Placement, Plan, owning_workers
 from flamecore.model.settings import JobSettings
@@ -31,19 +30,12 @@ def test_one_worker_owns_counts(workers: int) -> None:
     assert set(plan.owners) == {workers - 1}
 
 
-@pytest.mark.parametrize(("workers", "clock"), [(1, "blocks"), (2, "sequence"), (2, "wall")])
-def test_a_job_has_one_credit_for_all_workers(workers: int, clock: Any) -> None:
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_hosts_of_fronts_share_all_of_a_limit(workers: int) -> None:
     flow, keyed = words()
     keyed.count().sink("counts")
-    plan = Plan(flow.graph(), (FrontId("lines", 0),), JobSettings(workers=workers, clock=clock))
-    assert plan.max_in_flight == 8192 == plan.in_flight_of(plan.host_of(1))
-
-
-def test_each_host_reads_a_block_ahead() -> None:
-    flow, keyed = words()
-    keyed.count().sink("counts")
-    plan = Plan(flow.graph(), (FrontId("lines", 0),), JobSettings(workers=2, clock="blocks"))
-    assert plan.max_in_flight == 2 * LARGEST_BLOCK == plan.in_flight_of(plan.host_of(1))
+    plan = Plan(flow.graph(), (FrontId("lines", 0),), JobSettings(workers=workers))
+    assert plan.share_of(plan.host_of(1), 8192) == 8192
 
 
 @pytest.mark.parametrize("how", ["fold", "reduce", "group", "map", "count, then fold", "stateful_map"])

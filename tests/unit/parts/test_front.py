@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flamecore.model.clock import BLOCK, BlockTimes, ClockName, next_blocks
+from flamecore.model.clock import ClockName
 from flamecore.model.meta import FrontId, GlobalTime, Meta
 from flamecore.runtime.parts.front import Front
 from flamecore.runtime.state.journal import IDLE_MARK, LAST_MARK
@@ -286,111 +285,3 @@ def test_from_any_cut_the_rest_gets_the_same_times(counts: list[int], cuts: list
         again = kept(start=start, position=position)
         assert again.stamp(left, 0.0) == start or not left
         assert not left or start == times[left[0]]
-
-
-# -- fronts that take turns by blocks ----------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def blocks_of_three() -> Iterator[None]:
-    token = BLOCK.set(3)
-    yield
-    BLOCK.reset(token)
-
-
-def block_times(*numbers: int, number: int = 1) -> list[int]:
-    return [BlockTimes(number).time(each) for each in numbers]
-
-
-def admitted(front: Front, count: int) -> list[int]:
-    """Return the times of so many more records."""
-    times: list[int] = []
-    while count:
-        some = min(count, front.most or count)
-        first = front.stamp([f"at {front.next_time + each}" for each in range(some)], 0.0)
-        times += range(first, first + some)
-        count -= some
-    return times
-
-
-@pytest.mark.usefixtures("blocks_of_three")
-def test_a_front_jumps_to_its_next_block() -> None:
-    blocks = front("blocks", number=2)
-    assert blocks.promise() == block_times(0, number=2)[0]
-    assert blocks.most == 3
-    assert admitted(blocks, 2) == block_times(0, 1, number=2)
-    assert blocks.most == 1
-    assert admitted(blocks, 1) == block_times(2, number=2)
-    assert blocks.promise() == block_times(3, number=2)[0], "at once: others do not wait for what it cannot give"
-    assert admitted(blocks, 5) == block_times(3, 4, 5, 6, 7, number=2)
-    assert blocks.in_flight == 8
-    assert sum(count for _, count in blocks.delivered(block_times(4, number=2)[0])) == 4
-    assert blocks.where(block_times(4, number=2)[0]) == f"line at {block_times(4, number=2)[0]}"
-    assert blocks.where(block_times(3, number=2)[0]) == ""
-    assert blocks.where(block_times(3, number=3)[0]) == ""
-
-
-@pytest.mark.usefixtures("blocks_of_three")
-@given(st.integers(0, 20), st.integers(0, 20))
-def test_from_any_cut_blocks_go_on(count: int, cut: int) -> None:
-    whole = kept("blocks")
-    times = admitted(whole, count)
-    place = min(cut, count)
-    at = [*times, whole.next_time][place]
-    position, start = whole.cut(at)
-    assert start == at
-    assert position == (None if not place else f"at {times[place - 1]}")
-    assert whole.uncommitted == count - place
-    again = kept("blocks", start=start, position=position, end=whole.next_time)
-    assert again.records_left == count - place
-    assert admitted(again, count - place) == times[place:]
-    assert again.records_left == 0
-    assert again.next_time == whole.next_time
-
-
-@pytest.mark.usefixtures("blocks_of_three")
-def test_a_front_that_had_ended_goes_on_in_a_block_behind_all_others() -> None:
-    behind = block_times(4, number=2)[0]
-    assert kept("blocks", start=behind).next_time == block_times(6)[0]
-    assert kept("blocks", start=behind, end=block_times(2)[0]).records_left == 0
-    ahead = block_times(4, number=1)[0]
-    assert front("blocks", number=2, start=ahead).next_time == block_times(3, number=2)[0]
-
-
-@pytest.mark.usefixtures("blocks_of_three")
-def test_the_end_of_a_front_has_a_time_in_its_blocks() -> None:
-    ending = kept("blocks")
-    times = admitted(ending, 3)
-    assert ending.stamp_end() == block_times(3)[0]
-    assert ending.next_time == block_times(4)[0]
-    assert ending.cut(block_times(3)[0]) == (f"at {times[2]}", block_times(3)[0])
-
-
-@pytest.mark.usefixtures("blocks_of_three")
-@pytest.mark.parametrize("start", [2, BlockTimes(3).time(1), BlockTimes(3).time(8)])
-def test_a_front_promises_the_end_of_its_job_until_it_goes_on_behind_it(start: int) -> None:
-    """The end may be any number of blocks before those of the next records."""
-    begun = next_blocks(BlockTimes(1).time(14))
-    behind = Front(FrontId("numbers", 0), 2, clock="blocks", start=start, begun=begun, snapshots=True)
-    assert behind.is_behind_end
-    assert behind.promise() == start
-    assert behind.most == 3, "those of the first block behind the end"
-    assert behind.cut(start) == (None, start)
-    behind.go_on()
-    assert not behind.is_behind_end
-    assert behind.promise() == BlockTimes(2, begun).time(0) > begun
-    assert behind.most == 3
-    assert admitted(behind, 4) == [BlockTimes(2, begun).time(number) for number in range(4)]
-
-
-def test_a_front_that_counts_goes_on_at_the_end_of_its_job() -> None:
-    behind = Front(FrontId("numbers", 0), 2, start=7, begun=8)
-    assert behind.is_behind_end
-    assert behind.promise() == 7
-    behind.go_on()
-    assert admitted(behind, 2) == [7, 8]
-
-
-@pytest.mark.parametrize(("start", "ended"), [(7, True), (8, False), (9, False)])
-def test_a_front_that_has_gone_on_or_ended_is_not_behind_the_end(start: int, ended: bool) -> None:
-    assert not Front(FrontId("numbers", 0), 2, start=start, begun=8, ended=ended).is_behind_end

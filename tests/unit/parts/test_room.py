@@ -6,10 +6,9 @@ from random import Random
 
 import pytest
 
-from flamecore.model.clock import BLOCK, BlockTimes, next_blocks
 from flamecore.model.meta import FrontId
 from flamecore.runtime.parts.front import Front
-from flamecore.runtime.parts.room import Room, room_of
+from flamecore.runtime.parts.room import Room
 
 
 def fronts(count: int) -> dict[int, Front]:
@@ -197,86 +196,3 @@ def test_a_snapshot_is_asked_for_once_when_no_more_may_be_read() -> None:
     room.committed()
     assert not room.asks_for_snapshot()
     assert not Room(fronts(1), 10).asks_for_snapshot(), "there are none"
-
-
-# -- fronts that take turns by blocks ----------------------------------------------------------------------------------
-
-
-def in_blocks(count: int, block: int) -> dict[int, Front]:
-    token = BLOCK.set(block)
-    some = {number: Front(FrontId("numbers", number), number, clock="blocks") for number in range(1, count + 1)}
-    BLOCK.reset(token)
-    return some
-
-
-def test_the_front_with_the_earliest_block_has_room_for_all_of_it() -> None:
-    some = in_blocks(4, 60)
-    room = room_of("blocks")(some, 100)
-    assert read(room, some[2], 40) == 40, "what the first does not need"
-    assert read(room, some[3]) == 0
-    assert read(room, some[1], 50) == 50
-    assert read(room, some[1], 50) == 10, "to the end of its block"
-    assert in_flight(some) == 100
-    assert [read(room, front) for front in some.values()] == [0] * 4
-    deliver(room, some, some[2].next_time)
-    assert in_flight(some) == 0
-    assert [read(room, front) for front in some.values()] == [0, 20, 60, 20], "the first block of the first is done"
-
-
-def test_a_front_that_ends_leaves_its_room_to_the_next() -> None:
-    some = in_blocks(2, 60)
-    room = room_of("blocks")(some, 60)
-    assert read(room, some[1], 10) == 10
-    assert read(room, some[2]) == 0
-    some[1].ended = True
-    room.note()
-    assert read(room, some[2]) == 50
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_in_blocks_every_front_comes_to_its_end_in_bounded_room(seed: int) -> None:
-    random = Random(seed)
-    count, most, block = random.choice([(1, 10, 4), (3, 20, 64), (8, 1, 3), (9, 0, 5), (20, 100, 16), (50, 60, 1)])
-    some = in_blocks(count, block)
-    room = room_of("blocks")(some, most)
-    left = {number: random.choice([0, 5, 80]) for number in some}
-    waits = dict.fromkeys(some, 0)  # how much a read under way may bring
-    for _ in range(50_000):
-        if not any(left.values()):
-            break
-        number = random.choice([number for number in some if left[number] or waits[number] or not some[number].ended])
-        front = some[number]
-        if waits[number]:
-            if random.random() < 0.3:
-                found = min(random.randint(1, waits[number]), left[number], front.most or 1)
-                front.stamp(range(found), 0.0)
-                left[number] -= found
-                room.release(number)
-                waits[number] = 0
-        elif not left[number]:
-            front.ended = True
-            room.note()
-        else:
-            waits[number] = room.take(number, random.choice([1, 4, 16]))
-        assert in_flight(some) <= max(most, 1)
-        if random.random() < 0.3:
-            deliver(room, some, min((each.next_time for each in some.values() if not each.ended), default=2**62))
-    else:
-        pytest.fail("it does not end")
-
-
-def test_behind_the_end_of_a_job_the_first_of_the_next_blocks_has_room_first() -> None:
-    """Not the front that came to the end first: what it reads waits for the block of the other."""
-    token = BLOCK.set(4)
-    try:
-        ends = {1: BlockTimes(1).time(5), 2: BlockTimes(2).time(1)}
-        assert ends[2] < ends[1]
-        begun = next_blocks(ends[1])
-        some = {
-            number: Front(FrontId("s", number), number, clock="blocks", start=end, begun=begun)
-            for number, end in ends.items()
-        }
-        room = room_of("blocks")(some, 2)
-        assert [read(room, some[2]), read(room, some[1])] == [0, 2]
-    finally:
-        BLOCK.reset(token)

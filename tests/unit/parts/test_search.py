@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 import flamecore as fc
-from flamecore.model.clock import next_blocks
 from flamecore.model.messages import Found, FoundNothing, FrontEnded, Resume, Searched
 from flamecore.model.meta import FrontId
 from flamecore.model.ordered import Marking
@@ -45,16 +44,20 @@ def test_nothing_is_decided_of_a_front_that_was_stopped() -> None:
     assert search.receive(Found(0)) == Searched(found=True), "before it was stopped"
 
 
-def test_there_is_a_search_where_fronts_go_on_in_later_blocks() -> None:
-    def resume(*fronts: tuple[object, int, bool, int]) -> Resume:
-        return Resume("mine", 2, "", (), fronts, 0)
+def resume(*fronts: tuple[object, int, bool, int]) -> Resume:
+    return Resume("mine", 2, "", (), fronts, 0)
 
-    later = next_blocks(7)
-    assert must_search(plan(), resume((3, 7, True, 0), (3, 7, False, later)))
-    assert not must_search(plan(), resume((3, 7, True, later), (3, later, False, later)))
+
+def test_there_is_a_search_where_fronts_go_on_behind_the_end() -> None:
+    assert must_search(plan(), resume((3, 7, True, 0), (3, 7, False, 8)))
+    assert not must_search(plan(), resume((3, 7, True, 8), (3, 8, False, 8)))
     assert not must_search(plan(), resume((None, 0, False, 0)))
+
+
+def test_a_front_that_has_gone_on_or_ended_is_not_behind_the_end() -> None:
+    assert resume((3, 7, False, 8), (3, 7, True, 8), (3, 8, False, 8), (3, 9, False, 8)).behind_end == {1}
 
 
 def test_there_is_none_if_ends_are_marks() -> None:
     """A run may be for these alone."""
-    assert not must_search(plan(closes=True), Resume("mine", 2, "", (), ((3, 7, False, next_blocks(7)),), 0))
+    assert not must_search(plan(closes=True), resume((3, 7, False, 8)))

@@ -13,7 +13,7 @@ import pytest
 
 import flamecore as fc
 from flamecore.abc.source import Batch
-from flamecore.model.clock import BLOCK, WALL_CLOCK
+from flamecore.model.clock import WALL_CLOCK
 from flamecore.model.settings import JobSettings
 from flamecore.runtime.config.layers import from_program
 from flamecore.runtime.config.read import make_config
@@ -37,13 +37,6 @@ def made_up_clock() -> Iterator[None]:
     token = WALL_CLOCK.set(lambda: 1_000_000 + round(now() * 1_000_000))
     yield
     WALL_CLOCK.reset(token)
-
-
-@pytest.fixture
-def small_blocks() -> Iterator[None]:
-    token = BLOCK.set(7)
-    yield
-    BLOCK.reset(token)
 
 
 class Arrivals(list[Any]):
@@ -122,12 +115,12 @@ def test_time_goes_on_for_all_fronts_of_a_worker_at_once(monkeypatch: pytest.Mon
     assert heartbeats <= needed(2) < needed(60) < 2 * heartbeats
 
 
-@pytest.mark.parametrize("clock", ["sequence", "blocks", "wall"])
+@pytest.mark.parametrize("clock", ["sequence", "wall"])
 @pytest.mark.parametrize("names", ["a", "abc"])
 @pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize("most", [1, 30])
 def test_a_job_does_not_wait_for_the_interval_when_it_may_read_no_more_between_snapshots(
-    clock: str, names: str, workers: int, most: int, small_blocks: None
+    clock: str, names: str, workers: int, most: int
 ) -> None:
     given = {name: range(number * 40, 200) for number, name in enumerate(names)}  # some end before the others
     out: list[Any] = []

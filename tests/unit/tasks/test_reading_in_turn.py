@@ -11,12 +11,11 @@ import pytest
 
 from flamecore.abc.source import Batch, Reader
 from flamecore.errors import SourceError
-from flamecore.model.clock import BLOCK, BlockTimes, next_blocks
 from flamecore.model.messages import Found, FoundNothing, FrontEnded
 from flamecore.model.meta import FrontId
 from flamecore.model.settings import JobSettings
 from flamecore.runtime.parts.front import Front
-from flamecore.runtime.parts.room import BlockRoom, Room, room_of
+from flamecore.runtime.parts.room import Room
 from flamecore.runtime.tasks import front_task
 from flamecore.runtime.tasks.front_search import FrontSearch
 from flamecore.runtime.tasks.front_task import FrontTask, Reading, StopSignal
@@ -107,26 +106,6 @@ def make(
     ]
     plan: Any = SimpleNamespace(snapshots=False, settings=JobSettings())
     return FrontTask(readings, hosts, plan, room, hosts.stop), hosts, room  # type: ignore[arg-type]
-
-
-def test_behind_the_end_of_a_job_the_front_with_the_next_block_is_read_first() -> None:
-    """Not that which came to the end first: room is dealt by the next blocks, so it has none."""
-    token = BLOCK.set(4)
-    try:
-        ends = {1: BlockTimes(1).time(5), 2: BlockTimes(2).time(1)}
-        assert ends[2] < ends[1]
-        begun = next_blocks(ends[1])
-        fronts = [
-            Front(FrontId("n", str(number)), number, clock="blocks", start=end, begun=begun)
-            for number, end in ends.items()
-        ]
-        hosts = Hosts(fronts, (1, 2))
-        readings = [Reading(front, Numbers(10, -1, 1_000_000)) for front in fronts]
-        plan: Any = SimpleNamespace(snapshots=False, settings=JobSettings())
-        task = FrontTask(readings, hosts, plan, room_of("blocks")(hosts.fronts, 2), hosts.stop)  # type: ignore[arg-type]
-        assert task._may_read()
-    finally:
-        BLOCK.reset(token)
 
 
 def test_partitions_are_read_in_turn_and_each_ends_when_it_is_exhausted() -> None:
@@ -302,17 +281,14 @@ class Behind(Hosts):
     """The stand-in for a worker whose fronts go on behind the end of their job, at time 7."""
 
     def __init__(self, sizes: Sequence[int], most: int) -> None:
-        start = next_blocks(7)
         fronts = [
-            Front(FrontId("n", number), number, clock="blocks", start=7, begun=start)
-            for number in range(1, len(sizes) + 1)
+            Front(FrontId("n", number), number, start=7, is_behind_end=True) for number in range(1, len(sizes) + 1)
         ]
         super().__init__(fronts, ())
         self.said: list[object] = []
         self.search.is_open = True
-        self.worker.ingress.go_on = self._go_on
-        plan: Any = SimpleNamespace(snapshots=True, settings=JobSettings(clock="blocks"))
-        self.room = room = BlockRoom(self.fronts, most)
+        plan: Any = SimpleNamespace(snapshots=True, settings=JobSettings())
+        self.room = room = Room(self.fronts, most)
         self.tasks = [
             FrontTask([Reading(front, Waiting(size))], self, plan, room, self.stop)  # type: ignore[arg-type]
             for front, size in zip(fronts, sizes, strict=True)
@@ -322,10 +298,6 @@ class Behind(Hosts):
         if self.search.is_open:
             self.search.note(batch, policy)
         super().admit(number, batch, at, policy)
-
-    def _go_on(self) -> None:
-        for front in self.fronts.values():
-            front.go_on()
 
     def _send(self, address: str, word: Any) -> None:
         self.said.append(word)
@@ -363,9 +335,8 @@ def test_fronts_with_nothing_behind_the_end_wait_for_what_others_find(found: boo
         assert {time for _, time in hosts.promised} == {7}
         hosts.search.end(found=found)
         await asyncio.gather(*running)
-        ends = [front.next_time for front in hosts.fronts.values()]
-        assert hosts.said[3:] == [FrontEnded(number, end) for number, end in enumerate(ends, 1)]
-        assert ends == ([BlockTimes(number, next_blocks(7)).time(0) for number in (1, 2, 3)] if found else [7, 7, 7])
+        assert hosts.said[3:] == [FrontEnded(number, 7) for number in (1, 2, 3)]
+        assert [front.is_behind_end for front in hosts.fronts.values()] == [not found] * 3
 
     play(body)
 
@@ -380,7 +351,8 @@ def test_the_first_record_behind_the_end_ends_the_search() -> None:
         assert hosts.said.count(Found(0)) == 1
         assert hosts.said[:2] == [FoundNothing(1), Found(0)]
         assert {word.front for word in hosts.said if isinstance(word, FrontEnded) and not word.stopped} == {1, 2, 3}
-        assert all(front.next_time >= next_blocks(7) for front in hosts.fronts.values())
+        assert [front.next_time for front in hosts.fronts.values()] == [7, 12, 7]
+        assert not any(front.is_behind_end for front in hosts.fronts.values())
 
     play(body)
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import count, pairwise
+from itertools import count
 from typing import Any
 
 import pytest
 
 import flamecore as fc
 from flamecore.errors import ConfigError
-from flamecore.model.clock import BLOCK, BlockTimes
 from flamecore.model.settings import JobSettings
 from flamecore.testing.flows.deterministic import acker_named, assert_deterministic
 from flamecore.testing.simulation.simulation import Simulation
@@ -46,22 +45,7 @@ def test_a_flow_that_depends_on_calls_is_caught_by_the_wall_clock_too() -> None:
         assert_deterministic(flow, {"left": [1, 2, 3]}, settings={"job.clock": "wall"})
 
 
-@pytest.mark.parametrize("block", [1, 3, 16, 4096])
-def test_sources_take_turns_by_blocks(block: int) -> None:
-    token = BLOCK.set(block)
-    try:
-        found = assert_deterministic(joined(), TWO_SOURCES, seeds=range(4), settings={"job.clock": "blocks"})
-        starts = [BlockTimes(1).start(block) for block in range(21)]
-    finally:
-        BLOCK.reset(token)
-    order = []
-    for start, end in pairwise(starts):
-        for records in TWO_SOURCES.values():
-            order += records[start:end]
-    assert [values[-1] for _, values in found["out"]] == order
-
-
-@pytest.mark.parametrize("clock", ["sequence", "wall", "blocks"])
+@pytest.mark.parametrize("clock", ["sequence", "wall"])
 def test_records_that_fail_are_left_out_if_the_job_skips_them(clock: str) -> None:
     flow = fc.Flow("divides")
     flow.source("left", int).map(lambda n: 12 // (n - 1)).sink("out")

@@ -77,10 +77,6 @@ def _function(kind: str) -> Callable[..., dict[str, Any]]:
         from benchmarks.sparkprefix import run as sparkprefix
 
         return sparkprefix
-    if kind == "sparksuffix":
-        from benchmarks.sparksuffix import run as sparksuffix
-
-        return sparksuffix
     if kind == "sparkmemory":
         from benchmarks.sparkmemory import run as sparkmemory
 

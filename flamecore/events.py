@@ -23,10 +23,6 @@ PREFIX_PLACED: Final = "prefix.placed"
 """The first operations behind a source run where it is read, before the workers; said with -v. Keys: `job`, `source`,
 and the `operations`."""
 
-SUFFIX_PLACED: Final = "suffix.placed"
-"""The last operations before a sink run behind the workers, when these have ended; said with -v. Keys: `job`, `sink`,
-and the `operations`."""
-
 JOB_PROGRESSED: Final = "job.progressed"
 """The progress of a job, once per interval. Keys: `job` and those of `flamecore.runtime.parts.counters.JobStats`."""
 
@@ -113,7 +109,6 @@ ALL: Final = frozenset(
         JOB_PLACED,
         JOB_AWAITED,
         PREFIX_PLACED,
-        SUFFIX_PLACED,
         COMMAND_FAILED,
         LIBRARY_LOGGED,
         JOB_PROGRESSED,

@@ -14,7 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from flamecore.errors import FlameError
 
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 
 API: int = 1
-
-S = TypeVar("S")
 
 
 class NodeSlot(NamedTuple):
@@ -91,39 +89,6 @@ class HostContext:
     died: Callable[[str, str, Sequence[str]], None] = _nobody_hears
     failed: Callable[[FlameError], None] = _nobody_hears
     counts: Callable[[], Mapping[str, Any]] = dict
-
-
-class Behind(ABC):
-    """The rest of a job's work, done where nodes run, when all of these have ended.
-
-    Attributes:
-        operations: Names of the operations that are done then, by name of the sink that they are before.
-        items_out: Number of outputs of each of these sinks so far.
-        failed: Number of records that only these operations have failed on, without ending the job.
-        first_failed: The earliest of these, by its time, in words; empty if an operation on a node has failed before.
-        dead_letters: Number of dead letters delivered so far; None: as the rear says.
-    """
-
-    operations: Mapping[str, Sequence[str]]
-    items_out: Mapping[str, int]
-    failed: int
-    first_failed: Mapping[int, str]
-    dead_letters: int | None
-
-    @abstractmethod
-    async def finish(self, error: FlameError | None) -> None:
-        """Do it. If this is cancelled, it ends soon.
-
-        Args:
-            error: The error that the job has ended with; None: it has ended well.
-
-        Raises:
-            FlameError: It fails. If several records end the job, the first one counts, so this may be `error`.
-        """
-
-    @abstractmethod
-    async def aclose(self) -> None:
-        """Release what is held, whether `finish` was called or not. May be called twice."""
 
 
 # It starts processes and reports their end, and no more: what they run comes from the control, so
@@ -196,18 +161,6 @@ class NodeHost(ABC):
             Names of operations, by name of the source.
         """
         return {}
-
-    @classmethod
-    def behind(cls, spec: S) -> tuple[S, Behind] | None:
-        """Cut off the work that is done better when the nodes have ended.
-
-        Args:
-            spec: The resolved job (`flamecore.runtime.config.job_spec.JobSpec`).
-
-        Returns:
-            The job for the nodes, and the rest; None: there is no such work.
-        """
-        return None
 
     async def open(self) -> None:
         """Make ready. Called once, before everything below.

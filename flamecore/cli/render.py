@@ -38,29 +38,22 @@ Places = Mapping[str, Sequence[Vertex]]
 """The vertices that run in one place, by the name of the place."""
 
 
-def places_of(
-    graph: Graph, ahead: Mapping[str, Sequence[str]], behind: Mapping[str, Sequence[str]] = MappingProxyType({})
-) -> Places:
-    """Return the vertices at the sources, those on the workers, and those behind them.
+def places_of(graph: Graph, ahead: Mapping[str, Sequence[str]]) -> Places:
+    """Return the vertices that run where sources are read, and those on the workers.
 
     Sinks are where the job is run from, and have no place here.
 
     Args:
         graph: The checked graph.
         ahead: See `flamecore.abc.host.NodeHost.ahead`.
-        behind: See `flamecore.abc.host.Behind`.
     """
     places: dict[str, Sequence[Vertex]] = {}
     for source in graph.sources:
         if source.name in ahead:
             places[f"where {source.name} is read"] = (source, *graph.prefix_of(source))
-    last: dict[str, Sequence[Vertex]] = {}
-    for sink in graph.sinks:
-        if sink.name in behind:
-            last[f"behind the workers, for {sink.name}"] = graph.suffix_of(sink)
-    elsewhere = {vertex for some in (*places.values(), *last.values()) for vertex in some}
+    elsewhere = {vertex for some in places.values() for vertex in some}
     rest = [vertex for vertex in graph.vertices if vertex not in elsewhere and not isinstance(vertex, Sink)]
-    return {**places, **({"workers": rest} if rest else {}), **last}
+    return {**places, "workers": rest} if rest else places
 
 
 def mermaid(graph: Graph, places: Places = MappingProxyType({})) -> str:

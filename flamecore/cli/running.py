@@ -55,8 +55,6 @@ def run_to_the_end(ctx: click.Context, spec: JobSpec, *, quiet: bool, progress_i
         logger().info(events.JOB_STARTED, **plain, **spec.drivers.names)
         for source, operations in spec.ahead.items():
             logger().info(events.PREFIX_PLACED, job=spec.name, source=source, operations=list(operations))
-        for sink, operations in spec.behind.items():
-            logger().info(events.SUFFIX_PLACED, job=spec.name, sink=sink, operations=list(operations))
     data_on_stdout = writes_to_stdout(spec)
     if data_on_stdout:
         leave_stdout(ctx)

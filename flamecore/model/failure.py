@@ -99,7 +99,7 @@ class Failure(NamedTuple):
         cause: The exception, or why the record is malformed.
         position: Description of the record's position in its source; empty until known.
         fatal: Whether it ends the job; otherwise it is a dead letter, or dropped.
-        worker: Number of the worker; None: it has failed behind the workers.
+        worker: Number of the worker.
         at: Global time of the record, by which its front finds the position.
         declared: File and line where the flow declares the vertex.
         origin: The source of the record, for dead letters.
@@ -113,7 +113,7 @@ class Failure(NamedTuple):
     cause: Cause
     position: str = ""
     fatal: bool = True
-    worker: int | None = 0
+    worker: int = 0
     at: GlobalTime = GlobalTime(MIN_TIME)
     declared: str = ""
     origin: str = ""
@@ -153,8 +153,7 @@ class Failure(NamedTuple):
         else:
             key = f"\n  key       {self.key}" if self.key is not None else ""
             frames = "".join(f"\n    {line}" for line in self.cause.frames)
-            worker = "behind the workers" if self.worker is None else f"worker {self.worker}"
-            place = f"{self.position}, {worker}" if self.position else worker
+            place = f"{self.position}, worker {self.worker}" if self.position else f"worker {self.worker}"
             declared = f"\n  declared  {self.declared}" if self.declared else ""
             error = OperationError(
                 f"{self.vertex!r} failed: {self.reason}\n  record    {self.record}{key}"

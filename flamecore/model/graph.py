@@ -136,19 +136,6 @@ class Graph:
             (vertex,) = self._successors[vertex]
         return tuple(found)
 
-    def suffix_of(self, sink: Sink) -> tuple[Map, ...]:
-        """Return the operations before a sink that need only their item, in order.
-
-        They may run where outputs are stored. They are a chain of maps and filters, as in `prefix_of`. It begins behind
-        the last operation of another kind, and behind the last route. Operations of a prefix are none of a suffix.
-        """
-        found: list[Map] = []
-        (vertex,) = self._predecessors[sink]
-        while type(vertex) is Map and vertex.route is None and vertex.shape in ("many", "one", "filter"):
-            found.append(vertex)
-            (vertex,) = self._predecessors[vertex]
-        return () if isinstance(vertex, Source) else tuple(reversed(found))
-
     def placing_of(self, vertex: Vertex) -> Placing | None:
         """Return the vertex that dealt the records of all items at a vertex, or None.
 

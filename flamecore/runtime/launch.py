@@ -80,10 +80,7 @@ def job_of(spec: JobSpec) -> AnyJob:
     if not spec.embedded:
         from flamecore.runtime.cluster.job import ClusterJob
 
-        cut, behind = spec.cut()
-        job = ClusterJob(cut.reachable(), _load_version)
-        job.behind = behind
-        return job
+        return ClusterJob(spec.reachable(), _load_version)
     from flamecore.runtime.engine.job import Job
 
     return Job(

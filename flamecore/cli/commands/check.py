@@ -86,11 +86,6 @@ def command(ctx: click.Context, /, app: str, sample: int | None, **options: Any)
 
 def _notes(spec: JobSpec, processes: Sequence[ProcessPlan]) -> Iterator[str]:
     """Yield notes on settings that work, but may not be intended."""
-    for sink, operations in spec.behind.items() if spec.graph is not None else ():
-        yield (
-            f"{', '.join(operations)}: behind the workers, on {spec.config.deploy.on}, where that is faster; sink "
-            f"{sink!r} is then written when the workers have ended"
-        )
     workers = spec.config.job.workers
     if workers > 1 and len(processes) == 1:
         yield (

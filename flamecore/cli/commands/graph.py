@@ -67,7 +67,7 @@ def _places(config: JobConfig, flow: FlowGraph, graph: Graph) -> Places:
     spec = resolve(config, flow)
     if not spec.has_host:
         spec.problems.raise_first()
-    return places_of(graph, spec.ahead, spec.behind)
+    return places_of(graph, spec.ahead)
 
 
 def _described(graph: Graph, places: Places) -> dict[str, object]:

@@ -11,7 +11,7 @@ import msgspec
 
 from flamecore.abc.acker import Acker, AckerPlan
 from flamecore.abc.config import HERE, Choice, Edge, JobConfig, SinkEdge
-from flamecore.abc.host import Behind, HostContext, NodeHost, PackedFlow
+from flamecore.abc.host import HostContext, NodeHost, PackedFlow
 from flamecore.abc.registry import JobRegistry, RegistryContext
 from flamecore.abc.sink import Sink
 from flamecore.abc.source import Source
@@ -308,23 +308,6 @@ class JobSpec:
         The names are by name of the source.
         """
         return self.host().ahead() if self.has_host else {}
-
-    @property
-    def behind(self) -> Mapping[str, Sequence[str]]:
-        """Return the operations that run when the workers have ended.
-
-        The names are by name of the sink that they are before.
-        """
-        behind = self.cut()[1]
-        return {} if behind is None else behind.operations
-
-    def cut(self) -> tuple[JobSpec, Behind | None]:
-        """Return the job for the nodes, and the work that is left when they end.
-
-        None: there is no such work.
-        """
-        found = None if self.drivers.host is None else self.drivers.host[0].behind(self)
-        return (self, None) if found is None else found
 
     @property
     def has_host(self) -> bool:

@@ -13,12 +13,10 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import replace
 from types import MappingProxyType
 
 from flamecore.abc.acker import Acker, AckerPlan
 from flamecore.abc.hooks import Observers
-from flamecore.abc.host import Behind
 from flamecore.abc.sink import Sink, encoders_of
 from flamecore.abc.source import Source
 from flamecore.abc.store import Store
@@ -57,7 +55,6 @@ class AnyJob(ABC):
         id: Id of the job.
         begun: Whether it has begun to read.
         epoch: The present epoch; None: there is none yet.
-        behind: The work that is left when the nodes have ended; None: there is none.
     """
 
     def __init__(self, settings: JobSettings, observers: Sequence[object] = (), job_id: str = "") -> None:
@@ -65,7 +62,6 @@ class AnyJob(ABC):
         self.id = job_id or settings.name
         self.begun = False
         self.epoch: Epoch | None = None
-        self.behind: Behind | None = None
         self._observers = Observers(observers)
         self._deadlines = Deadlines.of(settings)
         self._shutdown = Shutdown(self.id, self._deadlines)
@@ -89,8 +85,10 @@ class AnyJob(ABC):
         self._started = time.monotonic()
         error: BaseException | None = None
         try:
-            await self._run_nodes()
-            check_left_out(self.settings.name, self._whole_stats(), self.settings.max_failed)
+            async with self._shutdown.scope() as stack:
+                stack.enter_context(relaxed_gc())
+                await self._run(stack)
+            check_left_out(self.settings.name, self.stats(), self.settings.max_failed)
         except BaseException as caught:
             error = blamed(caught)
             if isinstance(error, FlameError):
@@ -101,44 +99,7 @@ class AnyJob(ABC):
         finally:
             self._ended = time.monotonic()
             self._observers.job_ended(self.settings.name, error)
-        return JobReport(self._whole_stats(), drained=self._draining.is_set())
-
-    async def _run_nodes(self) -> None:
-        """Run everything on the nodes, and then the work that is left behind them."""
-        if self.behind is None:
-            return await self._run_in_scope()
-        failed: FlameError | None = None
-        try:
-            try:
-                await self._run_in_scope()
-            except FlameError as error:
-                failed = error
-            await self.behind.finish(failed)
-        finally:
-            await self.behind.aclose()
-        if failed is not None:
-            raise failed
-        return None
-
-    async def _run_in_scope(self) -> None:
-        async with self._shutdown.scope() as stack:
-            stack.enter_context(relaxed_gc())
-            await self._run(stack)
-
-    def _whole_stats(self) -> JobStats:
-        """Return the counts of the job, with those of the work behind the nodes."""
-        stats, behind = self.stats(), self.behind
-        if behind is None:
-            return stats
-        # The nodes have given these sinks items that the operations have yet to process, and no outputs.
-        others = {name: count for name, count in stats.items_out.items() if name not in behind.operations}
-        return replace(
-            stats,
-            items_out={**others, **behind.items_out},
-            failed=stats.failed + behind.failed,
-            first_failed=dict(behind.first_failed or stats.first_failed),
-            dead_letters=stats.dead_letters if behind.dead_letters is None else behind.dead_letters,
-        )
+        return JobReport(self.stats(), drained=self._draining.is_set())
 
     @abstractmethod
     async def _run(self, stack: AsyncExitStack) -> None:

@@ -22,7 +22,6 @@ from flamecore.model.hashing import check_key
 from flamecore.model.meta import MIN_FRONT, GlobalTime, decode_time
 from flamecore.model.ordered import Due
 from flamecore.model.plan import DEAD_LETTERS, Plan
-from flamecore.model.settings import JobSettings
 from flamecore.model.vertices import ByKey, Sink, Vertex
 from flamecore.runtime.operators.barrier import Barrier
 from flamecore.runtime.operators.exchange import Outboxes
@@ -212,9 +211,17 @@ class FailureWays:
                         reason = _refused_key(value) or _refused_place(vertex.route, value) or reason
                 except Exception:  # noqa: BLE001 - the key function may be what failed
                     key = None
-            failure = failure_of(
-                vertex, order, payload, error, self._plan.settings, letter=letters and alive, reason=reason
-            )._replace(key=key, worker=self._worker)
+            failure = Failure(
+                source=None,
+                vertex=vertex.name,
+                record=shorten_repr(_shown(vertex, payload)),
+                key=key,
+                cause=Cause(reason, user_frames(error), user_traceback(error) if letters and alive else "", error),
+                declared=vertex.declared,
+                fatal=self._plan.settings.on_error == "fail" or isinstance(error, FlowMistake),
+                worker=self._worker,
+                at=GlobalTime.decode(order),
+            )
             home(self._held.index_of(vertex, failure), order, trace ^ ident, alive, failure)
 
         return fail
@@ -233,42 +240,6 @@ class FailureWays:
             self._outboxes[host].put(index, order, trace, alive, failure)
             if alive:
                 self._held.note_away(index, order, host)
-
-
-def failure_of(
-    vertex: Vertex,
-    order: bytes,
-    payload: object,
-    error: Exception,
-    settings: JobSettings,
-    *,
-    letter: bool,
-    reason: str = "",
-) -> Failure:
-    """Return the failure of a user function, as if behind the workers.
-
-    It has no position.
-
-    Args:
-        vertex: The operation.
-        order: Order of the item.
-        payload: The item.
-        error: The exception of the function.
-        settings: The settings of the job, which decide whether it ends.
-        letter: Whether the traceback is kept, for a dead letter.
-        reason: The reason; empty: as the exception says.
-    """
-    return Failure(
-        source=None,
-        vertex=vertex.name,
-        record=shorten_repr(_shown(vertex, payload)),
-        key=None,
-        cause=Cause(reason or _reason(error), user_frames(error), user_traceback(error) if letter else "", error),
-        declared=vertex.declared,
-        fatal=settings.on_error == "fail" or isinstance(error, FlowMistake),
-        worker=None,
-        at=GlobalTime.decode(order),
-    )
 
 
 def _shown(vertex: Vertex, payload: object) -> object:

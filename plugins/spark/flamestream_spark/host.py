@@ -12,11 +12,9 @@ import msgspec
 
 from flamecore.abc.config import JobConfig
 from flamecore.abc.hooks import hookimpl
-from flamecore.abc.host import Behind, HostContext, NodeHost, NodeSlot, PackedFlow
+from flamecore.abc.host import HostContext, NodeHost, NodeSlot, PackedFlow
 from flamecore.errors import FlameError, JobError
 from flamecore.model.flow import FlowGraph
-from flamestream_spark.drain.behind import cut_off
-from flamestream_spark.drain.cut import CutFlow, packed_cut
 from flamestream_spark.nodes.feed import Feed
 from flamestream_spark.nodes.packing import packed
 from flamestream_spark.nodes.places import advised, problems
@@ -92,12 +90,7 @@ class SparkHost(NodeHost):
 
     @classmethod
     def pack(cls, flow: FlowGraph, beside: Mapping[str, bytes]) -> PackedFlow | None:
-        return packed_cut(flow, beside) if isinstance(flow, CutFlow) else packed(flow, beside)
-
-    @classmethod
-    def behind(cls, spec: Any) -> tuple[Any, Behind] | None:
-        options = spec.drivers.host[1]
-        return cut_off(spec, options.master, dict(options.config))
+        return packed(flow, beside)
 
     def problems(self) -> Iterator[FlameError]:
         return problems(self.options, self.context)

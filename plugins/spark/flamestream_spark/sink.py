@@ -58,8 +58,6 @@ class SparkSinkOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
         table: A table of a catalogue that is to be over the folder; made if it is not there.
         master: Address of Spark, if `table` is given and this program has no session.
         config: Configuration of that session.
-        suffix: Whether tasks of Spark run the last operations before this sink, when the workers have ended, in a job
-            on Spark that ends by itself. By default they do if hints tell that items in front of them can be written.
         storage_options: Options of fsspec for an object store, such as credentials or an endpoint, or for a Delta
             table of delta-rs; both know the variables of the environment too.
     """
@@ -74,7 +72,6 @@ class SparkSinkOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     table: str = ""
     master: str = ""
     config: dict[str, str] = {}
-    suffix: bool | None = None
     storage_options: dict[str, Any] = {}
 
     def __repr__(self) -> str:

@@ -82,16 +82,6 @@ def test_what_runs_where_a_source_is_read_is_drawn_there() -> None:
     assert [vertex.name for vertex in places_of(graph, {})["workers"]] == ["lines", "flat_map:split", "count"]
 
 
-def test_what_runs_behind_the_workers_is_drawn_there() -> None:
-    flow = fc.Flow("tail")
-    flow.source("lines", str).key_by(str.lower).count().map(str).sink("counts")
-    places = places_of(flow.graph(), {}, {"counts": ["map:str"]})
-    assert {place: [vertex.name for vertex in vertices] for place, vertices in places.items()} == {
-        "workers": ["lines", "count"],
-        "behind the workers, for counts": ["map:str"],
-    }
-
-
 def test_edges_that_close_a_cycle_are_dashed() -> None:
     graph = with_cycle()
     feedback = {(start.index, end.index) for start, end in graph.feedback()}

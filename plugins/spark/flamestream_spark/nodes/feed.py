@@ -71,14 +71,6 @@ def without_spool(config: JobConfig) -> Iterator[ConfigError]:
             )
 
 
-def remove_spools(config: JobConfig) -> None:
-    """Remove the temporary spools of the sources."""
-    for edge in sources_of(config).values():
-        folder = Path(edge.options.get("spool", ""))
-        if folder.name.startswith(_PREFIX):
-            shutil.rmtree(folder, ignore_errors=True)
-
-
 class Feed:
     """Fills the spools of a job's sources.
 
@@ -117,4 +109,7 @@ class Feed:
         for feeding in self._feeding:
             feeding.stop()
         self._feeding.clear()
-        remove_spools(self._config)
+        for edge in sources_of(self._config).values():
+            folder = Path(edge.options.get("spool", ""))
+            if folder.name.startswith(_PREFIX):
+                shutil.rmtree(folder, ignore_errors=True)

@@ -99,7 +99,7 @@ def check_slots(session: Any, context: HostContext) -> int:
         bounds = [bound for bound in (there, _most(setting, cpus)) if bound is not None]
         there = min(bounds, default=nodes + others)
     elif there is None:
-        there = counted(session, nodes + others)
+        there = _counted(session, nodes + others)
     if there >= nodes + others:
         return 0 if local or dynamic else there
     needed = f"{nodes} for the workers" + (f" and {others} for sources that Spark reads meanwhile" if others else "")
@@ -123,7 +123,7 @@ def _most(config: Setting, cpus: int) -> int | None:
     return int(executors) * (int(cores) // cpus)
 
 
-def counted(session: Any, wanted: int) -> int:
+def _counted(session: Any, wanted: int) -> int:
     """Return how many partitions Spark makes of a range: as many as it has cores.
 
     Wait for a time until there are `wanted`, as executors may still be starting.

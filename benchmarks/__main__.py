@@ -31,7 +31,6 @@ from benchmarks import (
     sparkhost,
     sparkindex,
     sparkmemory,
-    sparkprefix,
     start,
     throughput,
     tracking,
@@ -138,7 +137,6 @@ def measurements(sizes: Sizes, dump: Path | None) -> dict[str, Measurement]:
     }
     if find_spec("pyspark") is not None:
         found["sparkfeed"] = lambda: sparkfeed.compare(rows=sizes.rows, rounds=few)
-        found["sparkprefix"] = lambda: sparkprefix.compare(pages=2 * sizes.pages, rounds=few)
         found["sparkmemory"] = lambda: sparkmemory.compare(rows=sizes.rows)
         if dump is not None:
             found["sparkindex"] = lambda: sparkindex.compare(dump=str(dump), megabytes=sizes.megabytes, rounds=few)

@@ -73,10 +73,6 @@ def _function(kind: str) -> Callable[..., dict[str, Any]]:
         from benchmarks.sparkindex import run as sparkindex
 
         return sparkindex
-    if kind == "sparkprefix":
-        from benchmarks.sparkprefix import run as sparkprefix
-
-        return sparkprefix
     if kind == "sparkmemory":
         from benchmarks.sparkmemory import run as sparkmemory
 

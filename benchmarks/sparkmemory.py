@@ -16,7 +16,7 @@ from typing import Any, Final
 from benchmarks.processes import measured
 from benchmarks.report import Spread, Table
 from benchmarks.sparkfeed import KEYS, counting_job
-from benchmarks.sparkjobs import processes_below, run_job, spark_of
+from benchmarks.sparkjobs import run_job, spark_of
 
 MASTER: Final = "local[3]"
 TIMES: Final = 10
@@ -95,11 +95,26 @@ class Watch:
     def _look(self) -> None:
         page = os.sysconf("SC_PAGE_SIZE")
         while not self._over.wait(_LOOK_S):
-            for pid, role in processes_below(os.getpid()):
-                if not role:
-                    continue
+            for pid, role in _below(os.getpid()):
                 try:
                     resident = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * page
                 except (OSError, IndexError):  # it is gone
                     continue
                 self.peaks[role] = max(self.peaks[role], resident)
+
+
+def _below(pid: int) -> list[tuple[int, str]]:
+    """Return a process and those below it, with their kinds."""
+    found, todo = [(pid, "driver")], [pid]
+    while todo:
+        for children in Path(f"/proc/{todo.pop()}/task").glob("*/children"):
+            try:
+                pids = [int(each) for each in children.read_text().split()]
+                commands = {each: Path(f"/proc/{each}/cmdline").read_bytes() for each in pids}
+            except OSError:  # it is gone
+                continue
+            todo += commands
+            for each, command in commands.items():
+                role = "worker" if b"node_process" in command else "task" if b"pyspark" in command else "java"
+                found.append((each, "java" if b"/java" in command[:64] else role))
+    return found

@@ -19,10 +19,6 @@ JOB_AWAITED: Final = "job.awaited"
 """A job waits for its workers; said as text where the log is not JSON. Keys: `job`, `start_timeout_s`, and the
 `commands` that start them."""
 
-PREFIX_PLACED: Final = "prefix.placed"
-"""The first operations behind a source run where it is read, before the workers; said with -v. Keys: `job`, `source`,
-and the `operations`."""
-
 JOB_PROGRESSED: Final = "job.progressed"
 """The progress of a job, once per interval. Keys: `job` and those of `flamecore.runtime.parts.counters.JobStats`."""
 
@@ -108,7 +104,6 @@ ALL: Final = frozenset(
         JOB_STARTED,
         JOB_PLACED,
         JOB_AWAITED,
-        PREFIX_PLACED,
         COMMAND_FAILED,
         LIBRARY_LOGGED,
         JOB_PROGRESSED,

@@ -13,14 +13,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from flamecore.errors import FlameError
 
 if TYPE_CHECKING:
     from flamecore.abc.config import JobConfig
-    from flamecore.abc.source import Prefix
     from flamecore.abc.store import Store
     from flamecore.model.flow import FlowGraph
 
@@ -73,7 +72,6 @@ class HostContext:
         store: Store of the job's state, if there is one; not open.
         code: Makes a copy of the flow's source, by path, for nodes on machines that do not have it. Such a node is told
             the folder where it lies: `bootstrap["flow_folder"]`.
-        prefixes: The operations that each source may have run where it reads, by name of the source.
         died: Called when a node has ended unasked: (name, what happened, its last lines).
         failed: Called when no node can be started any more: that ends the job.
         counts: Progress of the job, as names and values: "items_in", "replays", "latency_p99_ms", … as of
@@ -85,7 +83,6 @@ class HostContext:
     drivers: Mapping[str, str]
     store: Store | None = None
     code: Callable[[], Mapping[str, bytes]] = dict
-    prefixes: Mapping[str, Prefix] = field(default_factory=dict)
     died: Callable[[str, str, Sequence[str]], None] = _nobody_hears
     failed: Callable[[FlameError], None] = _nobody_hears
     counts: Callable[[], Mapping[str, Any]] = dict
@@ -151,14 +148,6 @@ class NodeHost(ABC):
 
         Args:
             sites: Value of `bootstrap["site"]` of each node that is there.
-        """
-        return {}
-
-    def ahead(self) -> Mapping[str, Sequence[str]]:
-        """Return the operations that run where a source is read, before the workers.
-
-        Returns:
-            Names of operations, by name of the source.
         """
         return {}
 

@@ -7,7 +7,7 @@ by a front of its own, which gives every record its global time. Drivers know no
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -33,58 +33,14 @@ class Batch(NamedTuple):
 
     `values` are in order; `positions`, of the same length, are any sequence (a `range` costs nothing). A position is a
     plain value (int, str, tuple of these) from which `Source.open` can go on, and which `Reader.describe` can put in
-    words. `rejected` are the malformed records. `ahead` says that some values are replaced by what `Prefix.read` has
-    returned for them. `fresh` says that `values` is a list which was made for this batch: the reader gives it away, and
-    neither changes it nor uses it again, so the engine need not copy it.
+    words. `rejected` are the malformed records. `fresh` says that `values` is a list which was made for this batch: the
+    reader gives it away, and neither changes it nor uses it again, so the engine need not copy it.
     """
 
     values: Sequence[Any]
     positions: Sequence[Any]
     rejected: Sequence[Rejected] = ()
-    ahead: bool = False
     fresh: bool = False
-
-
-class Prefix(ABC):
-    """The first operations behind a source.
-
-    They are maps and filters that need nothing but their record.
-
-    A driver may run them where it reads, in other processes and in parallel, and keep their results *beside* the
-    records. A worker uses results only of this version of the flow, and otherwise runs the operations itself: it is
-    never wrong to leave results out, for some records or for all.
-
-    Attributes:
-        operations: Their names, in order.
-    """
-
-    operations: tuple[str, ...]
-
-    @property
-    @abstractmethod
-    def version(self) -> bytes:
-        """Return the identity of the code, which differs between versions of the flow."""
-
-    @abstractmethod
-    def errand(self) -> Mapping[str, Any] | None:
-        """Return the plain data that another process needs to run them.
-
-        There `flamecore.runtime.config.prefix.Errand` is made of it. None: another process could not import the flow.
-        """
-
-    @abstractmethod
-    def read(self, data: bytes) -> list[Any]:
-        """Return the results of the operations for the records of a block, in order.
-
-        Args:
-            data: The block, as an errand has written it.
-
-        Returns:
-            For each record its value in a `Batch`; None: the record itself is handed out.
-
-        Raises:
-            CodecError: This is no such block.
-        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +74,6 @@ class EdgeContext:
         continued: Sinks: None in a job that keeps no state, otherwise whether that job has delivered before; see
             `flamecore.abc.sink.goes_on`.
         job: Name of the job; empty where it is used alone.
-        prefix: Sources: the operations that may run where records are read; None: there are none.
     """
 
     name: str
@@ -127,7 +82,6 @@ class EdgeContext:
     fingerprint: str = ""
     continued: bool | None = None
     job: str = ""
-    prefix: Prefix | None = None
 
 
 # Pulled, not pushed: the engine asks for as many records as it has credit for, so no driver needs a

@@ -5,13 +5,12 @@ An edge carries a label where items may change the worker; a dashed edge closes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Mapping
 from typing import Final, Literal
 
 from flamecore.errors import MissingDependencyError
 from flamecore.model.graph import Graph
-from flamecore.model.vertices import ByHash, ByKey, ByTime, Sink, ToAll, Vertex
+from flamecore.model.vertices import ByHash, ByKey, ByTime, ToAll, Vertex
 
 Format = Literal["mermaid", "dot", "svg", "png"]
 FORMATS: Final[tuple[Format, ...]] = ("mermaid", "dot", "svg", "png")
@@ -34,29 +33,7 @@ _DOT: Final = {
 }
 
 
-Places = Mapping[str, Sequence[Vertex]]
-"""The vertices that run in one place, by the name of the place."""
-
-
-def places_of(graph: Graph, ahead: Mapping[str, Sequence[str]]) -> Places:
-    """Return the vertices that run where sources are read, and those on the workers.
-
-    Sinks are where the job is run from, and have no place here.
-
-    Args:
-        graph: The checked graph.
-        ahead: See `flamecore.abc.host.NodeHost.ahead`.
-    """
-    places: dict[str, Sequence[Vertex]] = {}
-    for source in graph.sources:
-        if source.name in ahead:
-            places[f"where {source.name} is read"] = (source, *graph.prefix_of(source))
-    elsewhere = {vertex for some in places.values() for vertex in some}
-    rest = [vertex for vertex in graph.vertices if vertex not in elsewhere and not isinstance(vertex, Sink)]
-    return {**places, "workers": rest} if rest else places
-
-
-def mermaid(graph: Graph, places: Places = MappingProxyType({})) -> str:
+def mermaid(graph: Graph) -> str:
     """Return the graph as a Mermaid flowchart, from left to right.
 
     The same graph always gives the same text.
@@ -64,10 +41,8 @@ def mermaid(graph: Graph, places: Places = MappingProxyType({})) -> str:
     lines = ["flowchart LR"]
     for vertex in graph.vertices:
         shape = _MERMAID.get(vertex.kind, _MERMAID_STATEFUL if vertex.stateful else '["{}"]')
-        lines.append(f"    v{vertex.index}{shape.format(_escaped(vertex.name))}")
-    for number, (place, vertices) in enumerate(places.items()):
-        inside = [f"        v{vertex.index}" for vertex in vertices]
-        lines += [f'    subgraph p{number}["{_escaped(place)}"]', *inside, "    end"]
+        name = vertex.name.replace("#", "#35;").replace('"', "#quot;").replace("<", "#lt;").replace("\n", " ")
+        lines.append(f"    v{vertex.index}{shape.format(name)}")
     feedback = graph.feedback()
     for start, end in graph.edges:
         arrow = "-.->" if (start, end) in feedback else "-->"
@@ -76,7 +51,7 @@ def mermaid(graph: Graph, places: Places = MappingProxyType({})) -> str:
     return "\n".join(lines) + "\n"
 
 
-def dot(graph: Graph, places: Places = MappingProxyType({})) -> str:
+def dot(graph: Graph) -> str:
     """Return the graph in the language of Graphviz, from left to right.
 
     The same graph always gives the same text.
@@ -85,9 +60,6 @@ def dot(graph: Graph, places: Places = MappingProxyType({})) -> str:
     for vertex in graph.vertices:
         shape = _DOT.get(vertex.kind, "hexagon" if vertex.stateful else "box")
         lines.append(f"    v{vertex.index} [label={_quoted(vertex.name)}, shape={shape}];")
-    for number, (place, vertices) in enumerate(places.items()):
-        inside = " ".join(f"v{vertex.index};" for vertex in vertices)
-        lines.append(f"    subgraph cluster_{number} {{ label={_quoted(place)}; {inside} }}")
     feedback = graph.feedback()
     for start, end in graph.edges:
         attributes = ["style=dashed"] if (start, end) in feedback else []
@@ -98,7 +70,7 @@ def dot(graph: Graph, places: Places = MappingProxyType({})) -> str:
     return "\n".join([*lines, "}"]) + "\n"
 
 
-def rendered(graph: Graph, format: Literal["svg", "png"], places: Places = MappingProxyType({})) -> bytes:
+def rendered(graph: Graph, format: Literal["svg", "png"]) -> bytes:
     """Return the graph as a picture.
 
     Raises:
@@ -116,7 +88,7 @@ def rendered(graph: Graph, format: Literal["svg", "png"], places: Places = Mappi
             **fields,
         ) from error
     try:
-        picture: bytes = graphviz.Source(dot(graph, places)).pipe(format=format)
+        picture: bytes = graphviz.Source(dot(graph)).pipe(format=format)
     except graphviz.ExecutableNotFound as error:
         raise MissingDependencyError(
             f"a graph as {format} needs the program 'dot' of Graphviz, which is not on the PATH",
@@ -127,16 +99,12 @@ def rendered(graph: Graph, format: Literal["svg", "png"], places: Places = Mappi
     return picture
 
 
-def drawn(graph: Graph, format: Format, places: Places = MappingProxyType({})) -> bytes:
+def drawn(graph: Graph, format: Format) -> bytes:
     """Return the graph in a format, as the bytes of a file. Raises as `rendered`."""
     if format == "svg" or format == "png":
-        return rendered(graph, format, places)
-    draw: Callable[[Graph, Places], str] = mermaid if format == "mermaid" else dot
-    return draw(graph, places).encode()
-
-
-def _escaped(text: str) -> str:
-    return text.replace("#", "#35;").replace('"', "#quot;").replace("<", "#lt;").replace("\n", " ")
+        return rendered(graph, format)
+    draw: Callable[[Graph], str] = mermaid if format == "mermaid" else dot
+    return draw(graph).encode()
 
 
 def _route(graph: Graph, vertex: Vertex) -> str:

@@ -53,8 +53,6 @@ def run_to_the_end(ctx: click.Context, spec: JobSpec, *, quiet: bool, progress_i
         described = spec.described()
         plain = {key: described[key] for key in ("job", "flow", "workers", "clock", "guarantee", "on_error")}
         logger().info(events.JOB_STARTED, **plain, **spec.drivers.names)
-        for source, operations in spec.ahead.items():
-            logger().info(events.PREFIX_PLACED, job=spec.name, source=source, operations=list(operations))
     data_on_stdout = writes_to_stdout(spec)
     if data_on_stdout:
         leave_stdout(ctx)

@@ -122,20 +122,6 @@ class Graph:
         """Return the sinks, in the order they were added."""
         return tuple(v for v in self.vertices if isinstance(v, Sink))
 
-    def prefix_of(self, source: Source) -> tuple[Map, ...]:
-        """Return the operations behind a source that need only its record.
-
-        They may run where the record is read. They are a chain of maps and filters. It ends before the first route, and
-        before an operation that only looks at items: such an operation must see them on the worker, once, and perhaps
-        with their times.
-        """
-        found: list[Map] = []
-        (vertex,) = self._successors[source]
-        while type(vertex) is Map and vertex.route is None and vertex.shape in ("many", "one", "filter"):
-            found.append(vertex)
-            (vertex,) = self._successors[vertex]
-        return tuple(found)
-
     def placing_of(self, vertex: Vertex) -> Placing | None:
         """Return the vertex that dealt the records of all items at a vertex, or None.
 

@@ -295,19 +295,10 @@ class JobSpec:
 
         Arguments: see `HostContext`. Without them the host is only asked, and starts nothing.
         """
-        prefixes = {name: source.context.prefix for name, source in self.sources.items() if source.context.prefix}
-        context = HostContext(self.name, self.config, self.drivers.names, self.store(), self.copy, prefixes)
+        context = HostContext(self.name, self.config, self.drivers.names, self.store(), self.copy)
         if died is not None and failed is not None:
             context = dataclasses.replace(context, died=died, failed=failed, counts=counts)
         return self.drivers.make_host(context)
-
-    @property
-    def ahead(self) -> Mapping[str, Sequence[str]]:
-        """Return the operations that run where a source is read, before the workers.
-
-        The names are by name of the source.
-        """
-        return self.host().ahead() if self.has_host else {}
 
     @property
     def has_host(self) -> bool:

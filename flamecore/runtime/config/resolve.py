@@ -33,7 +33,6 @@ from flamecore.runtime.config.operators import plugin_operators
 from flamecore.runtime.config.options import options_of, options_table, registry_of, shared, store_of, workers_on
 from flamecore.runtime.config.place import Place, best_place
 from flamecore.runtime.config.plugins import PluginRegistry
-from flamecore.runtime.config.prefix import prefix_of
 from flamecore.runtime.config.validate import Problems, unknown_key
 from flamecore.runtime.operators.table import Operators
 
@@ -202,7 +201,7 @@ class SpecBuilder:
         self._known("sink", self._config.sink, graph.sinks)
         for vertex in graph.sources:
             with edges.problems.noted():
-                edges.sources[vertex.name] = self._source(graph, vertex)
+                edges.sources[vertex.name] = self._source(vertex)
         fingerprint = self._fingerprint(graph)
         for sink in graph.sinks:
             with edges.problems.noted():
@@ -226,8 +225,8 @@ class SpecBuilder:
                 where = f": flow {self._flow.name!r} has no such {section}{origin}"
                 self._edges.problems.append(unknown_key(path, known, where=where))
 
-    def _source(self, graph: Graph, vertex: SourceVertex) -> Source:
-        name, job = vertex.name, self._config.job
+    def _source(self, vertex: SourceVertex) -> Source:
+        name = vertex.name
         edge, given = self._config.source.get(name, Edge()), self._given.get(name)
         if name in self._given:
             edge = Edge(use=defaults.HANDED_OVER)
@@ -242,8 +241,7 @@ class SpecBuilder:
                 hint=f"{ways} Installed: {', '.join(self._plugins.names('source'))}.",
                 path=f"source.{name}.use",
             )
-        prefix = prefix_of(self._flow, graph, vertex, checked=job.checks)
-        path, context = f"source.{name}", EdgeContext(name, vertex.type, given, job=self._name, prefix=prefix)
+        path, context = f"source.{name}", EdgeContext(name, vertex.type, given, job=self._name)
         driver: type[Source] = self._plugins.guarded("source", edge.use, path)
         return self._edge(driver, edge.use, path, edge, context)
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial, reduce
-from operator import xor
+from functools import cache, partial
 from random import Random
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -54,13 +53,11 @@ class Entrance(NamedTuple):
     Attributes:
         step: The step that single records enter.
         run: The run that several records enter.
-        behind: The trace of what comes out of the source's prefix, and the run that this enters; None: no prefix.
         markings: Operators that say marks of the records.
     """
 
     step: Step
     run: Run
-    behind: tuple[int, Run] | None
     markings: Sequence[MarkingOperator]
 
 
@@ -389,11 +386,8 @@ def compile_worker(
         if not isinstance(vertex, Source):
             compiler.input_of(vertex)
     for source in plan.graph.sources:
-        way, behind = compiler.records_way(source), None
-        if prefix := plan.graph.prefix_of(source):
-            behind = reduce(xor, map(compiler.idents.of, prefix)), compiler.successor(prefix[-1]).run
         markings = compiler.marks.markings.get(source.name, ())
-        compiler.compiled.entrances[source.name] = Entrance(*way, behind, markings)
+        compiler.compiled.entrances[source.name] = Entrance(*compiler.records_way(source), markings)
     compiler.compiled.arrivals.update(compiler.marks.arrivals())
     # Upstream first: what a buffer lets in may reach the next one within the same flush.
     compiler.compiled.waiting.sort(key=lambda one: one.segment or 0)  # buffers upstream have lower segments

@@ -47,8 +47,8 @@ def split(batch: Batch, first: int) -> tuple[Batch, Batch]:
     early = [rejected for rejected in batch.rejected if rejected.position <= last]
     late = [rejected for rejected in batch.rejected if rejected.position > last]
     return (
-        Batch(batch.values[:count], batch.positions[:count], early, batch.ahead, batch.fresh),
-        Batch(batch.values[count:], batch.positions[count:], late, batch.ahead, batch.fresh),
+        Batch(batch.values[:count], batch.positions[:count], early, batch.fresh),
+        Batch(batch.values[count:], batch.positions[count:], late, batch.fresh),
     )
 
 

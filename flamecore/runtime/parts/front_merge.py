@@ -27,15 +27,15 @@ class Span(NamedTuple):
         front: The front.
         first: Time of the first record.
         end: Time after the last one.
-        values: The records; in place of a malformed one its failure, of one whose prefix has run what that has made.
-        mixed: Whether anything stands in place of a record.
+        values: The records; in place of a malformed one its failure.
+        malformed: Whether there is one among them.
     """
 
     front: Front
     first: int
     end: int
     values: list[object]
-    mixed: bool = False
+    malformed: bool = False
 
 
 class Records(NamedTuple):
@@ -44,13 +44,13 @@ class Records(NamedTuple):
     Attributes:
         source: Name of the source.
         orders: Order of each record.
-        values, mixed: As of a span.
+        values, malformed: As of a span.
     """
 
     source: str
     orders: Orders
     values: list[object]
-    mixed: bool = False
+    malformed: bool = False
 
 
 class FrontMerge:
@@ -76,12 +76,12 @@ class FrontMerge:
         for number in fronts:
             self.note(number)
 
-    def add(self, number: int, first: int, values: list[object], *, mixed: bool = False) -> None:
+    def add(self, number: int, first: int, values: list[object], *, malformed: bool = False) -> None:
         """Add records of a front that has just given their times; see `Span`."""
         waiting = self._waiting[number]
         if not waiting:
             heappush(self._heads, (first, number))
-        waiting.append(Span(self._fronts[number], first, first + len(values), values, mixed))
+        waiting.append(Span(self._fronts[number], first, first + len(values), values, malformed))
         self.note(number)
 
     def note(self, number: int) -> None:
@@ -138,8 +138,8 @@ class FrontMerge:
                 ready.popleft()
                 self._taken = 0
             if end - start < len(records.orders):
-                source, orders, values, mixed = records
-                records = Records(source, orders[start:end], values[start:end], mixed)
+                source, orders, values, malformed = records
+                records = Records(source, orders[start:end], values[start:end], malformed)
             taken.append(records)
             most -= end - start
         return taken
@@ -183,9 +183,9 @@ class FrontMerge:
 
 def _cut(span: Span, time: int) -> tuple[Span, Span]:
     """Split a span into its records below a time, and the others."""
-    front, first, end, values, mixed = span
+    front, first, end, values, malformed = span
     count = time - first
-    return Span(front, first, time, values[:count], mixed), Span(front, time, end, values[count:], mixed)
+    return Span(front, first, time, values[:count], malformed), Span(front, time, end, values[count:], malformed)
 
 
 def _joined(spans: Sequence[Span]) -> list[Span]:
@@ -198,7 +198,7 @@ def _joined(spans: Sequence[Span]) -> list[Span]:
 def _one(spans: Sequence[Span]) -> Span:
     """Return consecutive spans of one front as one."""
     values = list(chain.from_iterable([span.values for span in spans]))
-    return Span(spans[0].front, spans[0].first, spans[-1].end, values, any(span.mixed for span in spans))
+    return Span(spans[0].front, spans[0].first, spans[-1].end, values, any(span.malformed for span in spans))
 
 
 def merged(spans: Sequence[Span]) -> list[Records]:
@@ -233,10 +233,10 @@ def _append(pieces: list[list[Records]], spans: Sequence[Span], start: int, stop
         return
     rows = stop - start
     for row in range(rows):  # sources take turns within each time
-        for source, orders, values, mixed in groups:
+        for source, orders, values, malformed in groups:
             width = len(orders) // rows
             at = row * width
-            _add(pieces, Records(source, orders[at : at + width], values[at : at + width], mixed))
+            _add(pieces, Records(source, orders[at : at + width], values[at : at + width], malformed))
 
 
 def _source(span: Span) -> str:
@@ -251,7 +251,7 @@ def _in_rows(spans: Sequence[Span], start: int, stop: int) -> Records:
     else:
         orders = stamped_rows(start, stop - start, [span.front.suffix for span in spans])
         values = list(chain.from_iterable(zip(*columns, strict=True)))
-    return Records(_source(spans[0]), orders, values, any(span.mixed for span in spans))
+    return Records(_source(spans[0]), orders, values, any(span.malformed for span in spans))
 
 
 def _add(pieces: list[list[Records]], records: Records) -> None:
@@ -267,7 +267,9 @@ def _piece(parts: Sequence[Records]) -> Records:
     if len(parts) == 1:
         return parts[0]
     values = list(chain.from_iterable([part.values for part in parts]))
-    return Records(parts[0].source, joined([part.orders for part in parts]), values, any(part.mixed for part in parts))
+    return Records(
+        parts[0].source, joined([part.orders for part in parts]), values, any(part.malformed for part in parts)
+    )
 
 
 def merges(graph: Graph, fronts: Mapping[int, Front]) -> dict[int, FrontMerge]:

@@ -6,7 +6,6 @@ Its fronts give them times, and wait for each other where they share a state.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import groupby
 from typing import Any
 
 from flamecore.abc.acker import Reporter
@@ -15,7 +14,6 @@ from flamecore.model.batch import Orders, stamped
 from flamecore.model.failure import Failure
 from flamecore.model.plan import Plan
 from flamecore.runtime.operators.compiler import Entrance
-from flamecore.runtime.operators.prefix import Ahead, runs_of
 from flamecore.runtime.parts.failures import Failures
 from flamecore.runtime.parts.front import Front, LatestTime, Malformed, merge_rejected, split
 from flamecore.runtime.parts.front_marks import FrontMarks
@@ -100,11 +98,10 @@ class Ingress:
                     if isinstance(value, Malformed):
                         values[place] = value.failure(front, first + place, fatal=policy == "fail")
             merge = self.merge_of.get(number)
-            mixed = malformed or batch.ahead
             if merge is None:
-                self._run(front.name.source, stamped(first, len(values), front.suffix), values, mixed)
+                self._run(front.name.source, stamped(first, len(values), front.suffix), values, malformed)
             else:
-                merge.add(number, first, values, mixed=mixed)
+                merge.add(number, first, values, malformed=malformed)
         promises = self.promises
         # Times of the wall clock are not the same in a second run, so they are stored before an
         # output may depend on them. Those of the other clock follow from positions.
@@ -114,30 +111,20 @@ class Ingress:
         else:
             promises.make(number, front.next_time if times_left is None else front.promise())
 
-    def _run(self, source: str, orders: Orders, values: list[Any], mixed: bool) -> None:
-        """Run records from the first operation that has not run.
+    def _run(self, source: str, orders: Orders, values: list[Any], malformed: bool) -> None:
+        """Run records from the first operation.
 
         The arguments are those of `Records`.
         """
         entrance = self._entrances[source]
-        if not mixed:
+        if not malformed:
             entrance.run(orders, 0, values)
             return
-        step = entrance.step
-        # Records of one kind in a row go on together: one failure in a batch does not make items of
-        # all the others.
-        for kind, some in groupby(zip(orders, values, strict=True), key=lambda record: type(record[1])):
-            if kind is Ahead:
-                assert entrance.behind is not None, "nothing is ahead of a source without a prefix"
-                trace, run = entrance.behind
-                for made, payloads in runs_of(some):
-                    run(made, trace, payloads)
-            elif kind is Failure:
-                for order, value in some:
-                    self._failures.malformed(source, order, value)
+        for order, value in zip(orders, values, strict=True):
+            if isinstance(value, Failure):
+                self._failures.malformed(source, order, value)
             else:
-                for order, value in some:
-                    step(order, 0, True, value)
+                entrance.step(order, 0, True, value)
 
     def run_waiting(self, most: int) -> None:
         """Run records that no longer have to wait for other fronts.

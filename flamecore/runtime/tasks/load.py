@@ -63,11 +63,7 @@ class WorkerLoad:
         self._begun = self._clock()
         self._run_s = dict.fromkeys(compiled.entrances, 0.0)
         for source, entrance in compiled.entrances.items():
-            behind = entrance.behind
-            compiled.entrances[source] = entrance._replace(
-                run=self._timed(source, entrance.run),
-                behind=None if behind is None else (behind[0], self._timed(source, behind[1])),
-            )
+            compiled.entrances[source] = entrance._replace(run=self._timed(source, entrance.run))
         routes = {vertex.name: vertex.route for vertex in plan.graph.vertices if vertex not in plan.homes}
         self._buffers = [
             (buffer, route.placed)

@@ -20,7 +20,7 @@ import msgspec
 import pyarrow.parquet as pq
 
 from flamecore.abc.sink import Guarantee, Sink
-from flamecore.abc.source import EdgeContext, Source, SourceCapabilities
+from flamecore.abc.source import EdgeContext, SourceCapabilities
 from flamecore.errors import ConfigError, FlameError, SinkError
 from flamecore.flow import Flow
 from flamecore.model.failure import DeadLetter
@@ -319,11 +319,10 @@ def run_on_spark(
                 hint=f'{ORDER_BY.rstrip(".")}; or set job.guarantee = "at_least_once".',
                 path=f"source.{name}.order_by",
             )
-    spec = resolve(config, flow)
-    job = job_of(spec)
+    job = job_of(resolve(config, flow))
     feeding: list[Feeding] = []
     try:
-        feeding.extend(source.start(spec.sources[name]) for name, source in sources.items())
+        feeding.extend(source.start() for source in sources.values())
         to_the_end(job)
     except FlameError as error:
         if failed := next((one.error for one in feeding if one.error is not None), None):
@@ -371,15 +370,10 @@ class FrameSource(SparkSource):
     def _spool(self, spark: Any, stack: ExitStack) -> tuple[Spool, bool]:
         return Spool(self.folder, self.context.name, durable=False), True
 
-    def start(self, reads: Source) -> Feeding:
-        """Begin to fill the spool.
-
-        Args:
-            reads: The source of the workers that reads it.
-        """
-        assert isinstance(reads, SparkSource)
+    def start(self) -> Feeding:
+        """Begin to fill the spool."""
         spool = Spool(self.folder, self.context.name, durable=False)
-        return self._feeding(self._frame.sparkSession, spool, ahead=reads.ahead)
+        return self._feeding(self._frame.sparkSession, spool)
 
 
 class FrameSinkOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

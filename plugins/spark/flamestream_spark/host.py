@@ -82,7 +82,7 @@ class SparkHost(NodeHost):
         self._facts: Mapping[str, Any] = {}
         self._stopping = False
         self._works = False
-        self._feed = Feed(context.config, context.prefixes, context.job)
+        self._feed = Feed(context.config, context.job)
 
     @classmethod
     def complete(cls, options: Any, config: JobConfig) -> JobConfig:
@@ -97,9 +97,6 @@ class SparkHost(NodeHost):
 
     def described(self, sites: Sequence[str]) -> Mapping[str, Any]:
         return {**self._facts, "workers": len(sites), "executors": len(set(sites))}
-
-    def ahead(self) -> Mapping[str, Sequence[str]]:
-        return self._feed.ahead()
 
     async def open(self) -> None:
         entering = session(self.options.master, dict(self.options.config))

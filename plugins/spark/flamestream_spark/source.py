@@ -16,14 +16,13 @@ import msgspec
 from xxhash import xxh3_64_hexdigest
 
 from flamecore.abc.hooks import hookimpl
-from flamecore.abc.source import EdgeContext, Prefix, Reader, Source, SourceCapabilities
+from flamecore.abc.source import EdgeContext, Reader, Source, SourceCapabilities
 from flamecore.errors import ConfigError, FlameError, SourceError
 from flamecore.suggest import suggestion
 from flamecore.toolkit.places import covers, is_url
 from flamestream_spark.queries import Query
 from flamestream_spark.scratch import make_temporary, remove_temporary
 from flamestream_spark.session.session import HOST, active, in_task, name_of, named_jobs, session
-from flamestream_spark.spool.ahead import errand_of
 from flamestream_spark.spool.feeding import Feeding, failed
 from flamestream_spark.spool.ordering import ORDER_BY, Ordered, in_order
 from flamestream_spark.spool.reader import Feeds, RowsReader
@@ -76,7 +75,6 @@ class SparkSourceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True
         columns: The columns to hand on, in order; all by default.
         order_by: Columns that order the rows. Without them files are read in the order of their paths and rows; tables
             and queries are in no stable order.
-        prefix: Whether executors run the first operations of the flow as they read, where workers run on Spark.
         master: Address of Spark, if this program has no session and is not run by spark-submit: "local[4]",
             "spark://host:port", … By default that of Spark's own configuration, else "local[*]".
         config: Configuration of that session.
@@ -94,7 +92,6 @@ class SparkSourceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     read: dict[str, str] = {}
     columns: tuple[str, ...] = ()
     order_by: tuple[str, ...] = ()
-    prefix: bool = True
     master: str = ""
     config: dict[str, str] = {}
 
@@ -144,7 +141,7 @@ class SparkSource(Source):
         It covers names and sizes of files.
         """
         options = msgspec.structs.asdict(self.options)
-        for name in ("master", "config", "spool", "keep", "ends", "prefix"):
+        for name in ("master", "config", "spool", "keep", "ends"):
             del options[name]
         found = [[file.name, file.stat().st_size] for path in self._paths() for file in _files(Path(path))]
         return xxh3_64_hexdigest(msgspec.json.encode([options, sorted(found)]))
@@ -168,7 +165,7 @@ class SparkSource(Source):
             spool = Spool(options.spool, name)
             spool.open()
             job = self.context.job if options.ends and not in_task() else None  # what a task logs, nobody reads
-            return RowsReader(name, spool, self._payloads, after, keep=options.keep, prefix=self.ahead, job=job)
+            return RowsReader(name, spool, self._payloads, after, keep=options.keep, job=job)
         if (held := self._held_already(after)) is not None:
             return RowsReader(name, held, self._payloads, after, keep=options.keep, once=True)
         if options.stream:
@@ -212,29 +209,13 @@ class SparkSource(Source):
         spark = active()
         if self.options.stream:
             return self._query(spark, spool, failed)
-        return self._feeding(spark, spool, failed, ahead=self.ahead)
+        return self._feeding(spark, spool, failed)
 
-    @property
-    def ahead(self) -> Prefix | None:
-        """Return the operations that executors run as they fill the spool, or None.
-
-        They are for workers on Spark.
-        """
-        return self.context.prefix if self.options.prefix and not self.options.stream else None
-
-    def _feeding(
-        self,
-        spark: Any,
-        spool: Spool,
-        failed: Callable[[FlameError], None] | None = None,
-        *,
-        ahead: Prefix | None = None,
-    ) -> Feeding:
+    def _feeding(self, spark: Any, spool: Spool, failed: Callable[[FlameError], None] | None = None) -> Feeding:
         with named_jobs(spark, name_of(self.context.job, f"look at {self.context.name}")):
             ordered = self._ordered(self.frame(spark))
         spool.clear()
-        errand = None if ahead is None else errand_of(ahead, self.context.name, tuple(self.options.order_by))
-        feeding = Feeding(spool, ordered, self.context.name, self.fingerprint(), failed, self.context.job, errand)
+        feeding = Feeding(spool, ordered, self.context.name, self.fingerprint(), failed, self.context.job)
         feeding.start()
         return feeding
 

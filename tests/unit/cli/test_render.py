@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import flamecore as fc
-from flamecore.cli.render import dot, drawn, mermaid, places_of, rendered
+from flamecore.cli.render import dot, drawn, mermaid, rendered
 from flamecore.errors import MissingDependencyError
 from flamecore.model.expansion import expand
 
@@ -60,26 +60,6 @@ def test_word_count_is_drawn_in_mermaid() -> None:
         "    v1 -->|by key| v2",
         "    v2 --> v3",
     ]
-
-
-def test_what_runs_where_a_source_is_read_is_drawn_there() -> None:
-    graph = word_count()
-    places = places_of(graph, {"lines": ["split"]})
-    assert {place: [vertex.name for vertex in vertices] for place, vertices in places.items()} == {
-        "where lines is read": ["lines", "flat_map:split"],
-        "workers": ["count"],
-    }
-    assert mermaid(graph, places).splitlines()[5:12] == [
-        '    subgraph p0["where lines is read"]',
-        "        v0",
-        "        v1",
-        "    end",
-        '    subgraph p1["workers"]',
-        "        v2",
-        "    end",
-    ]
-    assert '    subgraph cluster_0 { label="where lines is read"; v0; v1; }' in dot(graph, places)
-    assert [vertex.name for vertex in places_of(graph, {})["workers"]] == ["lines", "flat_map:split", "count"]
 
 
 def test_edges_that_close_a_cycle_are_dashed() -> None:

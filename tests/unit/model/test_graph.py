@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import copy
 from typing import Any
 
 import pytest
@@ -409,38 +408,3 @@ def test_rounds_are_not_counted_where_one_with_a_state_holds_one_without() -> No
     graph.chain(out, exit_, sink)
     graph.check()
     assert not graph.counts_rounds()
-
-
-def mapped(name: str, shape: Any = "one", route: Route = None) -> Map:
-    return Map(name, function=str, shape=shape, route=route)
-
-
-@pytest.mark.parametrize(
-    ("behind", "wanted"),
-    [
-        ([mapped("a"), mapped("b", "filter"), mapped("c", "many")], "abc"),
-        ([mapped("a"), mapped("b", route=ByTime()), mapped("c")], "a"),
-        ([mapped("a", route=ByKey(str)), mapped("b")], ""),
-        ([mapped("a"), mapped("b", "inspect"), mapped("c")], "a"),
-        ([mapped("a"), mapped("b", "inspect_meta"), mapped("c")], "a"),
-        ([mapped("a"), Merge("b"), mapped("c")], "a"),
-        ([], ""),
-    ],
-)
-def test_the_prefix_of_a_source_is_what_needs_nothing_but_its_record(behind: list[Vertex], wanted: str) -> None:
-    graph = Graph()
-    vertices = [graph.add(copy(vertex)) for vertex in behind]
-    source = graph.add(Source("source"))
-    graph.chain(source, *vertices, graph.add(Sink("sink")))
-    assert "".join(vertex.name for vertex in graph.prefix_of(source)) == wanted
-
-
-def test_the_prefix_of_a_source_ends_before_a_fork() -> None:
-    graph = Graph()
-    source, before, fork, one, other = (
-        graph.add(vertex)
-        for vertex in (Source("s"), mapped("before"), Broadcast("fork"), mapped("one"), mapped("other"))
-    )
-    graph.chain(source, before, fork, one, graph.add(Sink("first")))
-    graph.chain(fork, other, graph.add(Sink("second")))
-    assert [vertex.name for vertex in graph.prefix_of(source)] == ["before"]

@@ -17,11 +17,11 @@ def front(number: int, source: str = "s", **settings: object) -> Front:
     return Front(FrontId(source, number), number, **settings)  # type: ignore[arg-type]
 
 
-def read(merge: FrontMerge, one: Front, *values: object, mixed: bool = False) -> list[bytes]:
+def read(merge: FrontMerge, one: Front, *values: object, malformed: bool = False) -> list[bytes]:
     """Have a front read some records, and return their orders."""
     first = one.stamp(range(len(values)), 0.0)
     orders = [encode_time(time) + one.suffix for time in range(first, first + len(values))]
-    merge.add(one.number, first, list(values), mixed=mixed)
+    merge.add(one.number, first, list(values), malformed=malformed)
     return orders
 
 
@@ -105,7 +105,7 @@ def test_what_follows_straight_of_one_source_is_one_piece() -> None:
     merge = FrontMerge({1: a, 2: b})
     read(merge, a, "a0", "a1", "a2")
     b.stamp([0], 0.0)
-    read(merge, b, "b1", mixed=True)
+    read(merge, b, "b1", malformed=True)
     merge.close(1)
     merge.close(2)
     pieces = merge.take(100)
@@ -170,9 +170,9 @@ def test_spans_of_any_times_are_merged_in_order(seed: int) -> None:
     ] == sorted(wanted)
     assert [span.values for span in spans] == before
     assert all(earlier.source != later.source for earlier, later in pairwise(pieces)), "as few pieces as possible"
-    mixed = {value for span in spans if span.mixed for value in span.values}
-    assert all(piece.mixed for piece in pieces if mixed.intersection(piece.values))
-    assert any(piece.mixed for piece in pieces) == bool(mixed)
+    malformed = {value for span in spans if span.malformed for value in span.values}
+    assert all(piece.malformed for piece in pieces if malformed.intersection(piece.values))
+    assert any(piece.malformed for piece in pieces) == bool(malformed)
 
 
 def test_fronts_of_one_wall_clock_need_not_wait_for_each_other() -> None:

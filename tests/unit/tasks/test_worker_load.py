@@ -31,7 +31,7 @@ def loaded(key: Any = str.lower) -> tuple[WorkerLoad, ReorderBuffer, Any]:
     def step(*_: object) -> None:
         raise AssertionError
 
-    entrance = Entrance(step, buffer.run, None, ())
+    entrance = Entrance(step, buffer.run, ())
     compiled = SimpleNamespace(entrances={"lines": entrance}, waiting=[buffer])
     task: Any = SimpleNamespace(worker=SimpleNamespace(index=1, plan=plan, compiled=compiled))
     load = WorkerLoad(task)

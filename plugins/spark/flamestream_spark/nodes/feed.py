@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import cache
 from hashlib import blake2s
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 
 from flamecore.abc.config import Edge, JobConfig, SinkEdge
-from flamecore.abc.source import EdgeContext, Prefix
+from flamecore.abc.source import EdgeContext
 from flamecore.errors import ConfigError, FlameError
 from flamecore.runtime.config.options import options_of
 from flamestream_spark.scratch import make_temporary
@@ -76,22 +76,17 @@ class Feed:
 
     Args:
         config: The job's, with spools.
-        prefixes: The operations that each source may have run where it reads, by name.
         job: Name of the job.
     """
 
-    def __init__(self, config: JobConfig, prefixes: Mapping[str, Prefix], job: str = "") -> None:
-        self._config, self._prefixes, self._job = config, prefixes, job
+    def __init__(self, config: JobConfig, job: str = "") -> None:
+        self._config, self._job = config, job
         self._feeding: list[Feeds] = []
 
     def _sources(self) -> Iterator[SparkSource]:
         for name, edge in sources_of(self._config).items():
             options = options_of(SparkSource, edge.options, f"source.{name}", self._config.origins)
-            yield SparkSource(options, EdgeContext(name, job=self._job, prefix=self._prefixes.get(name)))
-
-    def ahead(self) -> dict[str, tuple[str, ...]]:
-        """Return, by source, the operations that executors run as they fill its spool."""
-        return {source.context.name: source.ahead.operations for source in self._sources() if source.ahead is not None}
+            yield SparkSource(options, EdgeContext(name, job=self._job))
 
     def start(self, failed: Callable[[FlameError], None]) -> None:
         """Begin with all of them. Needs a session that is active.

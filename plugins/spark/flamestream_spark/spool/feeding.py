@@ -41,7 +41,6 @@ def write_batch(
     files: bool = False,
     drop: tuple[str, ...] = (),
     query: str = "",
-    errand: dict[str, Any] | None = None,
 ) -> bool:
     """Run executors that write a batch, and complete it.
 
@@ -52,7 +51,6 @@ def write_batch(
         files: Whether blocks of files are parts of their own; the columns `parts.PLACE` say of them.
         drop: Columns that are not to be written.
         query: The query that the batch is of; empty: executors say.
-        errand: The operations that executors run as they write; see `flamestream_spark.spool.ahead`.
 
     Returns:
         Whether it is of these rows; False: it was complete before.
@@ -74,7 +72,6 @@ def write_batch(
         by_file=files,
         drop=drop,
         force=spool.durable,
-        errand=errand,
     )
     rows = numbered(frame).mapInArrow(written, parts.SCHEMA).collect()  # which takes names apart that have dots
     key: Callable[[Any], Any] = (
@@ -121,7 +118,6 @@ class Feeding:
         of: Fingerprint of the rows' origin.
         failed: Called if it fails.
         job: Name of the job.
-        errand: The operations that executors run; see `flamestream_spark.spool.ahead`.
     """
 
     def __init__(
@@ -132,10 +128,8 @@ class Feeding:
         of: str = "",
         failed: Callable[[FlameError], None] | None = None,
         job: str = "",
-        errand: dict[str, Any] | None = None,
     ) -> None:
         self._failed = failed
-        self._errand = errand
         self._spool, self._ordered, self._source, self._of = spool, ordered, source, of
         self._tag, self._name = f"flamestream-{token_hex(8)}", name_of(job, f"feed {source}")
         self._thread = threading.Thread(target=self._run, name=f"source {source}", daemon=True)
@@ -154,7 +148,7 @@ class Feeding:
             tag_thread(ordered.frame.sparkSession, self._tag, self._name)
             drop = [name for name in ordered.extra if ordered.files or name != parts.FILE]
             files = bool(ordered.files)
-            write_batch(self._spool, 0, ordered.frame, files=files, drop=tuple(drop), errand=self._errand)
+            write_batch(self._spool, 0, ordered.frame, files=files, drop=tuple(drop))
             self._spool.end()
         except Exception as error:  # noqa: BLE001 - whoever reads the spool is told
             if self._stopped:

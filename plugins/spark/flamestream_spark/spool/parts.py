@@ -53,7 +53,6 @@ def write_parts(
     by_file: bool = False,
     drop: Iterable[str] = (),
     force: bool = True,
-    errand: dict[str, Any] | None = None,
 ) -> Iterator[Any]:
     """Write the rows of one task.
 
@@ -65,7 +64,6 @@ def write_parts(
             gives one part.
         drop: Names of columns that are of no more use.
         force: Whether parts are forced to the disk.
-        errand: The operations that run here, as `flamestream_spark.spool.ahead.open_errand` takes them.
 
     Yields:
         `pyarrow.RecordBatch`es as `SCHEMA` says.
@@ -76,7 +74,6 @@ def write_parts(
     number = context.partitionId() if context is not None else 0
     query = (context.getLocalProperty(_QUERY) if context is not None else None) or ""
     called, left = list(names), list(drop)
-    ahead = _open_errand(errand)
     part: Part | None = None
     try:
         for batch in batches:
@@ -87,7 +84,7 @@ def write_parts(
                 if part is not None and part.about != about:
                     yield part.close(query)
                     part = None
-                part = part or Part(folder, about, force, ahead)
+                part = part or Part(folder, about, force)
                 part.add(rows.drop_columns(left) if left else rows)
         if part is None and not by_file:
             part = Part(folder, {"partition": number}, force)  # it says that nothing is missing
@@ -110,17 +107,6 @@ def tell_query(batches: Iterable[Any]) -> Iterator[Any]:
     yield pa.RecordBatch.from_pydict({"query": [query]})
 
 
-def _open_errand(errand: dict[str, Any] | None) -> Any:
-    """Prepare the operations to run here; None: the worker runs all of them."""
-    if errand is None:
-        return None
-    try:
-        from flamestream_spark.spool.ahead import open_errand
-    except ImportError:
-        return None
-    return open_errand(errand)
-
-
 def _blocks(batch: Any) -> Iterator[tuple[dict[str, Any], Any]]:
     """Yield the rows of each block of each file, which lie together."""
     ends = {batch.num_rows}
@@ -141,12 +127,10 @@ class Part:
         folder: The folder of the file.
         about: Description of the rows that it holds.
         force: Whether it is forced to the disk.
-        ahead: Cuts rows into pieces, and runs operations for each; None: there are none.
     """
 
-    def __init__(self, folder: str, about: dict[str, Any], force: bool, ahead: Any = None) -> None:
+    def __init__(self, folder: str, about: dict[str, Any], force: bool) -> None:
         self.about = about
-        self._ahead = ahead
         self.name = f"part-{about['partition']:06d}-{uuid.uuid4().hex}{SUFFIX}"
         self._path = f"{folder}/{self.name}"
         self._far = "://" in folder
@@ -162,8 +146,7 @@ class Part:
         if self._writer is None:
             self._open(rows.schema)
         if rows.num_rows:
-            for piece, made in ((rows, None),) if self._ahead is None else self._ahead(rows):
-                self._writer.write_batch(piece, made)
+            self._writer.write_batch(rows)
             self._rows += rows.num_rows
 
     def _open(self, schema: Any) -> None:

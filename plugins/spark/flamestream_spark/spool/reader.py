@@ -16,15 +16,14 @@ from typing import Any, Final, Protocol
 from xxhash import xxh3_64_hexdigest
 
 from flamecore import events
-from flamecore.abc.source import Batch, Prefix, Reader, Rejected
+from flamecore.abc.source import Batch, Reader, Rejected
 from flamecore.errors import SourceError
 from flamecore.logs import logger
-from flamestream_spark.spool.ahead import read_ahead
 from flamestream_spark.spool.feeding import shown
 from flamestream_spark.spool.parts import FILE
 from flamestream_spark.spool.rows import Rows, rows_of
 from flamestream_spark.spool.spool import Spool, Taken
-from flamestream_spark.tables.payloads import Bad, Made, Payloads, type_words
+from flamestream_spark.tables.payloads import Payloads, type_words
 
 TELL_S: Final = 30.0
 """Seconds without a row after which a job says that it waits for the end of a spool that others mark."""
@@ -77,20 +76,6 @@ def _row_text(batch: Any, place: int) -> str:
         return ", ".join(f"{name}: {' '.join(column.to_string(indent=0).split())}" for name, column in columns)
 
 
-def _beside(ahead: list[Any], payloads: Payloads, batch: Any) -> Made:
-    """Return what rows have come to; of those that have come to nothing, the payloads."""
-    left = [place for place, made in enumerate(ahead) if made is None]
-    if not left:
-        return Made(ahead, range(len(ahead)), [])
-    values, places, bad = payloads.make(batch.take(left))
-    whole = dict(enumerate(ahead))
-    whole.update(zip([left[place] for place in places], values, strict=True))
-    failing = [Bad(left[place], reason) for place, reason in bad]
-    for place, _ in failing:
-        del whole[place]
-    return Made(list(whole.values()), list(whole), failing)
-
-
 class Feeds(Protocol):
     """Fills a spool."""
 
@@ -114,7 +99,6 @@ class RowsReader(Reader):
         passing: Whether parts are removed as soon as they have been read: they are not read again.
         once: Whether everything goes when all has been read.
         held: Resources to release when it is closed.
-        prefix: The operations that may have run where the rows were written.
         job: Name of the job that waits for others to mark the end of the spool; None: it does not.
     """
 
@@ -130,12 +114,9 @@ class RowsReader(Reader):
         passing: bool = False,
         once: bool = False,
         held: ExitStack | None = None,
-        prefix: Prefix | None = None,
         job: str | None = None,
     ) -> None:
         self._source = source
-        self._prefix = prefix
-        self._ahead: list[Any] | None = None
         self.spool = spool
         self._make = payloads
         self._payloads: Payloads | None = None
@@ -179,14 +160,13 @@ class RowsReader(Reader):
         self._at += batch.num_rows
         first = self._next - self._batch.num_rows + at
         assert self._payloads is not None
-        ahead = None if self._ahead is None else self._ahead[at : at + batch.num_rows]
-        values, places, bad = self._payloads.make(batch) if ahead is None else _beside(ahead, self._payloads, batch)
+        values, places, bad = self._payloads.make(batch)
         positions = Places(first, batch, places)
         rejected = [
             Rejected((first + place, seal(batch, place)), reason, _row_text(batch, place)[:_RAW])
             for place, reason in bad
         ]
-        return Batch(values, positions, rejected, ahead is not None)
+        return Batch(values, positions, rejected)
 
     async def _given(self, waiting: asyncio.Future[Any]) -> Any:
         """Return what comes, and say once if that takes long, as the end may never be marked."""
@@ -228,8 +208,7 @@ class RowsReader(Reader):
 
         Rows that were read before are skipped; the column of file names is left out.
         """
-        first, batch, (file, since), number, metadata = rows
-        self._ahead = read_ahead(self._prefix, metadata)
+        first, batch, (file, since), number = rows
         self._next = first + batch.num_rows
         if file:
             self._from(since, file)

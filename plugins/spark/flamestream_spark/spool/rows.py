@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from pathlib import PurePath
 from typing import Any, Final, NamedTuple
 
@@ -24,14 +24,12 @@ class Rows(NamedTuple):
         batch: A `pyarrow.RecordBatch`.
         file: The file they are from, and the number of its first row; ("", 0): that is not known.
         number: The number of the batch of the spool that they are of.
-        metadata: Metadata beside them.
     """
 
     first: int
     batch: Any
     file: tuple[str, int]
     number: int
-    metadata: Mapping[bytes, bytes] | None = None
 
 
 def rows_of(
@@ -101,9 +99,9 @@ def _part(
             file = about.get("file", "")
             since = (file, at.file[1] if at.file[0] == file else row) if file else ("", 0)
             for index in range(reader.num_record_batches):
-                batch, metadata = reader.get_batch_with_custom_metadata(index)
+                batch = reader.get_batch(index)
                 if row + batch.num_rows > after:
-                    yield Rows(row, batch, since, at.batch, metadata)
+                    yield Rows(row, batch, since, at.batch)
                 row += batch.num_rows
     except (OSError, pa.ArrowException) as error:
         raise spool.error(

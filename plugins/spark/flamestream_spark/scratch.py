@@ -73,12 +73,6 @@ def _remove_all() -> None:
         remove_temporary(folder)
 
 
-def held() -> list[Path]:
-    """Return the folders whose files may still be read."""
-    with _lock:
-        return list(_held)
-
-
 def remove_with(frames: Iterable[Any], folder: Path) -> None:
     """Remove a temporary folder once no DataFrame reads it any more.
 

@@ -29,7 +29,6 @@ from flamecore.runtime.config.read import make_config
 from flamecore.runtime.config.resolve import resolve
 from flamecore.runtime.engine.job import AnyJob
 from flamecore.runtime.launch import job_of
-from flamecore.runtime.tasks.stats import JobReport
 from flamecore.toolkit.places import is_url
 from flamestream_spark.flows import check_frames, check_named
 from flamestream_spark.queries import OutputMode, Query
@@ -170,7 +169,6 @@ class Streaming:
         self.queries = queries
         """The queries that feed the sources; `.query` is Spark's own handle."""
         self._spec, self._job, self._outputs, self._spark = spec, job, outputs, spark
-        self._report: JobReport | None = None
         self._error: BaseException | None = None
         self._begun = threading.Event()
         # In Python 3.11 and 3.12 a thread counts as ended once a signal has interrupted `join` (gh-90882).
@@ -189,7 +187,7 @@ class Streaming:
 
     def _run(self) -> None:
         try:
-            self._report = asyncio.run(self._main())
+            asyncio.run(self._main())
         except BaseException as error:  # noqa: BLE001 - for who waits for it
             self._error = next((query.error for query in self.queries.values() if query.error), None) or error
         finally:
@@ -197,10 +195,10 @@ class Streaming:
             self._stop_queries()
             self._ended.set()
 
-    async def _main(self) -> JobReport:
+    async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._begun.set()
-        return await self._job.run()
+        await self._job.run()
 
     def _watch_program(self) -> None:
         """Stop when the main thread has ended.
@@ -223,11 +221,6 @@ class Streaming:
     def isActive(self) -> bool:
         """Return whether it runs."""
         return not self._ended.is_set()
-
-    @property
-    def report(self) -> JobReport | None:
-        """Return the job's report, if it ended well."""
-        return self._report
 
     def exception(self) -> BaseException | None:
         """Return why it has failed; None: it runs, or ended well."""

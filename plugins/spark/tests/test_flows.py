@@ -190,9 +190,9 @@ def test_no_rows_give_no_rows(spark: Any) -> None:
 
 def test_temporary_files_go_when_nothing_reads_them(spark: Any) -> None:
     lines = spark.createDataFrame([("a b",), ("b",)], ["line"])
-    before = set(scratch.held())
+    before = set(scratch._held)
     out = flamestream_spark.run(counting(), lines=lines, order_by="line")
-    (folder,) = set(scratch.held()) - before
+    (folder,) = set(scratch._held) - before
     derived = out.where("value > 1").selectExpr("key as word")
     del out
     gc.collect()
@@ -206,7 +206,7 @@ def test_temporary_files_go_when_nothing_reads_them(spark: Any) -> None:
         gc.collect()
         scratch.remove_unread()
         time.sleep(0.1)
-    assert folder not in scratch.held()
+    assert folder not in scratch._held
 
 
 def test_a_run_that_fails_leaves_no_temporary_files(

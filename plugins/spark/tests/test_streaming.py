@@ -79,7 +79,7 @@ def test_a_query_with_available_now_ends_by_itself(spark: Any, tmp_path: Path) -
     )
     assert running.awaitTermination(60)
     assert counts(running) == expected("to be", "or not to be")
-    assert running.report is not None
+    assert running.exception() is None
     assert not list((tmp_path / "job" / "spool" / "lines").glob("batch-*/*.json"))
 
 
@@ -315,7 +315,7 @@ else:
     print("runs", flush=True)
     while True:  # in short steps: a signal that comes as `sleep` lets the interpreter go does not end it
         time.sleep(0.1)
-print("ended", running.isActive, running.report is not None, flush=True)
+print("ended", running.isActive, running.exception() is None, flush=True)
 """
 
 

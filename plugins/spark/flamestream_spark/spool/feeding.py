@@ -40,7 +40,6 @@ def write_batch(
     *,
     files: bool = False,
     drop: tuple[str, ...] = (),
-    query: str = "",
 ) -> bool:
     """Run executors that write a batch, and complete it.
 
@@ -50,7 +49,6 @@ def write_batch(
         frame: The rows.
         files: Whether blocks of files are parts of their own; the columns `parts.PLACE` say of them.
         drop: Columns that are not to be written.
-        query: The query that the batch is of; empty: executors say.
 
     Returns:
         Whether it is of these rows; False: it was complete before.
@@ -63,7 +61,7 @@ def write_batch(
     register_pickle_by_value(parts)  # so that executors need not have it
     if (held := spool.completed(number)) is not None:
         if held.query:
-            spool.check_query(query or _query_of(frame.sparkSession), held)
+            spool.check_query(_query_of(frame.sparkSession), held)
         return False
     written = partial(
         parts.write_parts,
@@ -79,8 +77,8 @@ def write_batch(
     )
     if files:
         _check_blocks(rows, spool)
-    told = query or next((row.query for row in rows), "")
-    return spool.complete(number, [(row.name, row.rows) for row in sorted(rows, key=key)], told)
+    query = next((row.query for row in rows), "")
+    return spool.complete(number, [(row.name, row.rows) for row in sorted(rows, key=key)], query)
 
 
 def _query_of(spark: Any) -> str:

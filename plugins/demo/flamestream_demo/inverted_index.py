@@ -14,7 +14,6 @@ Run it over any source of pages (records with `id` and `text`): `flamestream run
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple
 
 import flamecore as fc
@@ -132,17 +131,3 @@ flow = fc.Flow("inverted-index")
     .stateful_map(EMPTY, index_word, name="indexer")
     .sink("index")
 )
-
-
-def plain_index(pages: Iterable[Page]) -> Iterator[Change]:
-    """Yield the same changes in the same order by a plain loop.
-
-    It is the reference for tests and benchmarks.
-    """
-    versions: dict[int, int] = {}
-    indexes: dict[str, Index] = {}
-    for page in pages:
-        versions[page.id], numbered = number_version(versions.get(page.id, 0), page)
-        for item in split_page(numbered[0]):
-            indexes[item.word], changes = index_word(indexes.get(item.word, EMPTY), item)
-            yield from changes

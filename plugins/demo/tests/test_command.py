@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from flamestream_demo.inverted_index import plain_index
 from flamestream_demo.pages import revised, topics
+from flamestream_demo.testing import plain_index
 from flamestream_demo.text import stem, stems
 from flamestream_demo.view import IndexView
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from flamestream_demo.inverted_index import plain_index
 from flamestream_demo.pages import Page
+from flamestream_demo.testing import plain_index
 from flamestream_demo.view import IndexView
 
 ChangeLog = Callable[[Iterable[Page]], list[tuple[object, ...]]]

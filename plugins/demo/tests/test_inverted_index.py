@@ -18,13 +18,13 @@ from flamestream_demo.inverted_index import (
     flow,
     index_word,
     number_words,
-    plain_index,
     tokenize,
     tokenized_id,
     word_of,
 )
 from flamestream_demo.pages import Page, revised, topics
 from flamestream_demo.postings import EMPTY
+from flamestream_demo.testing import plain_index
 
 ChangeLog = Callable[[Iterable[Page]], list[tuple[object, ...]]]
 

@@ -13,8 +13,8 @@ import pytest
 
 from flamestream_demo import cyclic_index
 from flamestream_demo.follower import Follower
-from flamestream_demo.inverted_index import plain_index
 from flamestream_demo.pages import revised, topics
+from flamestream_demo.testing import plain_index
 
 LINES = [b"one\n", b"two\n", b"three\n", b"four\n"]
 

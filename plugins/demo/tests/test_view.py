@@ -6,9 +6,10 @@ import pytest
 
 from flamecore.errors import ConsistencyError
 from flamecore.runtime.parts.counters import JobStats
-from flamestream_demo.inverted_index import Change, plain_index
+from flamestream_demo.inverted_index import Change
 from flamestream_demo.pages import Page
 from flamestream_demo.report import Answer, Figures, as_text
+from flamestream_demo.testing import plain_index
 from flamestream_demo.view import Held, IndexView
 
 PAGES = [Page(2, "Zwei", "cats and a dog"), Page(1, "Eins", "a cat"), Page(2, "Zwei", "the cat, the cat")]

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from flamestream_demo.inverted_index import plain_index
 from flamestream_demo.pages import Page
+from flamestream_demo.testing import plain_index
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "spark"
 EXAMPLE = EXAMPLES / "index_to_parquet.py"

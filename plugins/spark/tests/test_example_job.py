@@ -15,8 +15,8 @@ import pytest
 from deltalake import DeltaTable
 
 import flamestream_spark
-from flamestream_demo.inverted_index import plain_index
 from flamestream_demo.pages import Page
+from flamestream_demo.testing import plain_index
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 

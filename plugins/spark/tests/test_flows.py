@@ -21,8 +21,8 @@ from flamecore.errors import ConfigError, OperationError, SourceError, UnknownKe
 from flamecore.testing.flows import standard as standard_flows
 from flamecore.testing.flows.reference import interpret
 from flamestream_demo.inverted_index import flow as index
-from flamestream_demo.inverted_index import plain_index
 from flamestream_demo.pages import Page
+from flamestream_demo.testing import plain_index
 from flamestream_spark import scratch
 from flamestream_spark.session.session import session
 from flamestream_spark.spool.ordering import UnstableOrderWarning

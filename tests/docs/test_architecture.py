@@ -77,6 +77,13 @@ def test_words_in_italics_are_in_the_glossary() -> None:
     assert singular <= known
 
 
+def test_exceptions_become_fewer() -> None:
+    _, _, section = TEXT.partition("\n## Exceptions\n")
+    assert len(re.findall(r"^- `", section, re.MULTILINE)) == 11, (
+        "fewer: write the number here; more: see CONTRIBUTING.md"
+    )
+
+
 # -- rooms and laws ----------------------------------------------------------------------------------------------------
 
 

@@ -159,6 +159,7 @@ class ControlPlane:
             members.ready.add(name)
         elif isinstance(message, Halted):
             members.halted.add(name)
+            members.reports.pop(name, None)  # of the epoch that has ended; it came behind the end of its counts
         elif isinstance(message, Left):  # others only see that it is gone, and know less of the reason
             error = JobError(f"{name} was told to end, where it runs", hint="Stop the job before its workers.")
             self.events.put_nowait(Lost(name, "left", error))

@@ -11,6 +11,7 @@ import pytest
 from flamecore.errors import JobError
 from flamecore.model.messages import (
     Begin,
+    Halted,
     Join,
     Left,
     NodeFailed,
@@ -103,6 +104,14 @@ def test_a_message_of_a_node_changes_the_membership_alone() -> None:
         plane.receive("node/w1.a", message)
     assert (plane.members.opened, plane.members.ready, plane.members.reports["w1"].items_in) == (set(), {"w1"}, 7)
     assert events(plane) == []
+
+
+def test_the_last_counts_of_an_epoch_are_not_those_of_the_next_one() -> None:
+    plane = with_a_node()
+    for message in (NodeReport("w1", {"items_in": 7}), Halted("w1")):
+        plane.receive("node/w1.a", message)
+    assert plane.members.halted == {"w1"}
+    assert plane.members.reports == {}
 
 
 @pytest.mark.parametrize(("kind", "repairable"), [("PeerGoneError", True), ("CorruptError", True), ("JobError", False)])

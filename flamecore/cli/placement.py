@@ -35,7 +35,7 @@ def placement_lines(facts: Mapping[str, Any]) -> Iterator[str]:
             yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
     for group, hot in facts.get("hot_groups", {}).items():
         of = f"{hot['share']:.0%} of the load of worker/{hot['owner']}"
-        yield f"hot: key group {group} is {of}, and {hot['key']} its most frequent key"
+        yield f"hot: key group {group} is {of}, and {hot['key']} its most costly key"
     yield str(facts["verdict"])
 
 

@@ -53,6 +53,11 @@ class ByHash:
 
     function: Callable[[Payload], int]
 
+    @property
+    def placed(self) -> Callable[[Payload], Any]:
+        """Return the function from payloads to what is shared out, as that of `ByKey`."""
+        return self.function
+
     def hash(self, payload: Payload) -> int:
         return self.function(payload)
 

@@ -15,12 +15,11 @@ wait at the barrier, or at the next operation, for a minimum time beyond everyth
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
-from itertools import accumulate, compress, groupby, pairwise
+from itertools import compress, groupby, pairwise
 from operator import itemgetter
-from random import sample
 from sys import maxsize
 from typing import Any, Final
 
@@ -142,15 +141,18 @@ class ReorderBuffer:
         operator: The stateful operation.
         segment: Its segment: waiting items are in flight there, and wait for the minimum times inbound to it.
         advance: Whether items may go in early.
+
+    Attributes:
+        work: The operation's processing of a run in order, which may be replaced by one that measures it.
     """
 
     def __init__(self, name: str, operator: StatefulOperator, segment: int, *, advance: bool = True) -> None:
         self.name = name
         self.segment = segment
+        self.work: Run = operator.run or each(operator.step)
         self.is_ready = False
         """Whether items wait only because `drain` has reached its number of items."""
         self._operator = operator
-        self._run: Run = operator.run or each(operator.step)
         self._waiting: list[tuple[bytes, int, Waiting]] = []  # a heap of (lowest order, arrival number, piece)
         self._count = 0  # number of waiting items, with tombstones
         self._arrivals = 0
@@ -199,21 +201,6 @@ class ReorderBuffer:
     def lowest(self) -> bytes | None:
         """Return the lowest waiting order, or None."""
         return self._waiting[0][0] if self._waiting else None
-
-    def sample(self, most: int) -> list[Any]:
-        """Return the payloads of some of the waiting items, drawn at random.
-
-        Args:
-            most: Most payloads.
-        """
-        pieces = [payloads for _, _, (_, alive, _, payloads) in self._waiting if alive]
-        ends = list(accumulate(map(len, pieces)))
-        count = ends[-1] if ends else 0
-        found = []
-        for drawn in sample(range(count), min(most, count)):
-            piece = bisect_right(ends, drawn)
-            found.append(pieces[piece][drawn - ends[piece]])  # counted from the end of the piece
-        return found
 
     def drain(self, known: bytes, most: int = maxsize) -> None:
         """Process items that are complete, and items that may go in early.
@@ -376,7 +363,7 @@ class ReorderBuffer:
 
     def _pass(self, trace: int, alive: bool, orders: Orders, payloads: Sequence[object]) -> None:
         if alive:
-            self._run(orders, trace, payloads)
+            self.work(orders, trace, payloads)
         else:
             self._undo(orders, trace, payloads)
 

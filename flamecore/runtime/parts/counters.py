@@ -258,13 +258,19 @@ class NodeStats(Counters):
         default_factory=dict, metadata=_counter("seconds of reading that front, if its reads never wait", "FRONT")
     )
     read: dict[int, int] = field(default_factory=dict, metadata=_counter("records read by that front", "FRONT"))
+    taken: dict[int, int] = field(
+        default_factory=dict, metadata=_counter("items that the states of that worker took", "WORKER")
+    )
     key_groups: dict[int, int] = field(
-        default_factory=dict, metadata=_counter("items of that key group in a sample of those that waited", "GROUP")
+        default_factory=dict, metadata=_counter("items of that key group in a sample of these", "GROUP")
+    )
+    group_s: dict[int, float] = field(
+        default_factory=dict, metadata=_counter("seconds of all items of that key group, by the sample", "GROUP")
     )
     hot_keys: dict[int, str] = field(
         default_factory=dict,
         metadata=_counter(
-            "the most frequent key of that key group in the sample, of the groups with most items",
+            "the most costly key of that key group in the sample, of the groups with most seconds",
             "GROUP",
             merge=_any,
             present=True,

@@ -25,7 +25,7 @@ def test_a_table_shows_loads_what_would_change_and_why() -> None:
         "worker    busy  of fronts  fronts            key groups  would be  fronts                       key groups",
         "worker/0  30%   30%        lines a           -           60%       lines a, lines b and 1 more  =",
         "worker/1  100%  25%        lines b, lines c  0 to 127    75%       -                            =",
-        "hot: key group 17 is 40% of the load of worker/1, and 'the' its most frequent key",
+        "hot: key group 17 is 40% of the load of worker/1, and 'the' its most costly key",
         "the job is moving its parts",
     ]
 

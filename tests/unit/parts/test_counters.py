@@ -14,7 +14,7 @@ from flamecore import events
 from flamecore.cli.progress import Lines, summary
 from flamecore.runtime.parts.counters import Counters, JobStats, NodeStats, meanings, merged, summed
 
-BY_NUMBER = ("min_times", "latency", "busy_s", "cpu_s", "up_s", "read_s", "read", "key_groups")
+BY_NUMBER = ("min_times", "latency", "busy_s", "cpu_s", "up_s", "read_s", "read", "key_groups", "group_s", "taken")
 NAMES = [each.name for each in fields(NodeStats)]
 
 

@@ -5,15 +5,16 @@ worker is, which part of that its fronts cost, and which key groups the rest is 
 lowers the greatest load by a clear margin, and if that saves more than the move costs.
 
 A prediction may be wrong: a front may cost more where its items have to cross. So each placement that has been tried
-is known by its measured cost from then on, and no prediction stands against that.
+is known by its measured cost from then on, and no prediction stands against that, unless the load is another one.
 """
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from math import inf
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from flamecore.model.hashing import KEY_GROUPS
 from flamecore.model.plan import Placement, Plan
@@ -28,6 +29,15 @@ MUCH: Final = 0.5
 SAMPLES: Final = 400
 """Fewest sampled items by which key groups move: the share of half of them is then known to a twentieth."""
 
+EVEN: Final = 1.5
+"""Most times as many records that are read in a measurement as are done, and the reverse."""
+
+WRONG: Final = 1.25
+"""Times the greatest load that a known placement may be predicted to have: beyond, its cost is that of another load."""
+
+SLIGHT: Final = 0.02
+"""Least fraction by which the greatest load has to be lower with other hosts of fronts than by key groups alone."""
+
 HOT: Final = 0.25
 """Share of its owner's load from which on a key group is called hot."""
 
@@ -38,7 +48,7 @@ class Loads(NamedTuple):
     Attributes:
         busy: Load of each worker.
         fronts: For each front its load on each worker, as far as known; infinite where it cannot go.
-        groups: Load of each key group on its owner; 0 where it is not known.
+        groups: Load of each key group on its owner.
         per_record: Seconds of a processor that the most loaded worker spends for a record of the job.
     """
 
@@ -62,77 +72,127 @@ def grown(now: NodeStats, before: NodeStats) -> NodeStats:
         earlier = getattr(before, name)
         return {key: value - earlier.get(key, 0) for key, value in getattr(now, name).items()}
 
-    names = ("busy_s", "cpu_s", "up_s", "run_s", "read_s", "read", "key_groups")
-    return NodeStats(**{name: since(name) for name in names})  # type: ignore[arg-type]  # of the same types
+    names = ("busy_s", "cpu_s", "up_s", "run_s", "read_s", "read", "key_groups", "group_s", "taken")
+    tables: dict[str, Any] = {name: since(name) for name in names}
+    return NodeStats(in_flight=now.in_flight - before.in_flight, **tables)
 
 
-def measured(plan: Plan, reports: Sequence[NodeStats], may_go: Callable[[int, int], bool]) -> Loads:
-    """Return the loads that the workers have measured.
+class _Span:
+    """The work of one worker over a stretch of time, each number for a second of it.
+
+    It is processor time: where there is more work than processors, all workers wait for one, and those that have little
+    to do no less.
+
+    Attributes:
+        busy: Seconds in which the worker had work: it ran, or waited for a processor.
+        fronts: By number of a front, seconds of a processor for it.
+        groups: By key group, seconds of a processor for its items, once they are in their states.
+        rest: Seconds of a processor for anything else: to receive, sort, encode and send items.
+        samples: By key group, number of items in the sample.
+        taken: Number of items that states have taken.
+        read: By number of a front, records read.
+        done: Records whose outputs were delivered.
+    """
+
+    def __init__(self, plan: Plan, worker: int, report: NodeStats) -> None:
+        passed_s = max(report.up_s.get(worker, 0.0), 1e-9)
+        self.busy = report.busy_s.get(worker, 0.0) / passed_s
+        self.read = {number: count / passed_s for number, count in report.read.items()}
+        self.done = sum(self.read.values()) - report.in_flight / passed_s
+        self.taken = report.taken.get(worker, 0) / passed_s
+        self.samples = report.key_groups
+        ran = report.cpu_s.get(worker, 0.0) / passed_s
+        fronts = {number: each / passed_s for number, each in _front_costs(plan, report).items()}
+        # Timed by a clock that goes on while the worker waits for a processor; the items of the sample are not.
+        self.fronts = _scaled(fronts, min(sum(fronts.values()) * ran / (self.busy or 1.0), ran))
+        left = ran - sum(self.fronts.values())
+        groups = {group: each / passed_s for group, each in report.group_s.items()}
+        self.groups = _scaled(groups, min(sum(groups.values()), left))
+        self.rest = left - sum(self.groups.values())
+
+    def share_out(self, each: float) -> None:
+        """Share out the rest, of which each item that states have taken accounts for `each`."""
+        if samples := sum(self.samples.values()):
+            for group, count in self.samples.items():
+                self.groups[group] = self.groups.get(group, 0.0) + each * self.taken * count / samples
+            self.rest -= each * self.taken
+        if (fronts := sum(self.fronts.values())) > 0:  # to send their items
+            self.fronts, self.rest = _scaled(self.fronts, fronts + self.rest), 0.0
+
+
+def _front_costs(plan: Plan, report: NodeStats) -> dict[int, float]:
+    """Return the seconds of each front of a worker, from reading to the first states."""
+    counts: Counter[str] = Counter()
+    for number, count in report.read.items():
+        counts[plan.fronts[number - 1].source] += count
+    costs = {}
+    for number, count in report.read.items():
+        source = plan.fronts[number - 1].source
+        # Fronts of one source run the same functions: by their numbers of records.
+        shared_s = report.run_s.get(source, 0.0) * count / (counts[source] or 1)
+        costs[number] = report.read_s.get(number, 0.0) + shared_s
+    return costs
+
+
+def _scaled(parts: Mapping[int, float], whole: float) -> dict[int, float]:
+    """Return the parts of a whole, in the relation of these."""
+    total = sum(parts.values())
+    return {key: part * whole / total for key, part in parts.items()} if total else {}
+
+
+def measured(plan: Plan, reports: Sequence[NodeStats], may_go: Callable[[int, int], bool]) -> Loads | None:
+    """Return the loads that the workers have measured; None: too little for that.
 
     Args:
         plan: The job's plan.
         reports: The counters of each worker, over a stretch of time.
         may_go: Returns whether (number of a front, worker) can go together.
     """
-    busy: list[float] = []
-    costs: list[float] = [0.0] * len(plan.fronts)
-    rates: dict[tuple[str, int], float] = {}  # (source, worker): seconds for a record
-    groups = [0.0] * KEY_GROUPS
-    records = sum(sum(report.read.values()) for report in reports)
-    for worker, report in enumerate(reports):
-        passed = max(report.up_s.get(worker, 0.0), 1e-9)
-        load = max(report.busy_s.get(worker, 0.0), 0.0) / passed
-        busy.append(load)
-        mine = _front_costs(plan, worker, report)
-        total = sum(mine.values()) / passed
-        owns = worker in plan.owners or plan.homes_on(worker)
-        # A worker that owns nothing works for its fronts alone, such as to encode and to send.
-        scale = load / total if total > load or (total and not owns) else 1.0
-        counts: dict[str, int] = {}
-        spent: dict[str, float] = {}
-        for number, seconds in mine.items():
-            source = plan.fronts[number - 1].source
-            costs[number - 1] = seconds * scale / passed
-            counts[source] = counts.get(source, 0) + report.read.get(number, 0)
-            spent[source] = spent.get(source, 0.0) + seconds * scale
-        rates.update({(source, worker): spent[source] / count for source, count in counts.items() if count})
-        samples = sum(report.key_groups.values())
-        if samples >= SAMPLES:
-            rest = max(load - min(total * scale, load), 0.0)
-            for group, count in report.key_groups.items():
-                if plan.owners[group] == worker:
-                    groups[group] = rest * count / samples
-    fronts = []
-    for number, cost in enumerate(costs, 1):
+    spans = [_Span(plan, worker, report) for worker, report in enumerate(reports)]
+    read, done = sum(sum(span.read.values()) for span in spans), sum(span.done for span in spans)
+    if read >= done * EVEN or done >= read * EVEN:
+        return None
+    pace = done / read  # fronts read ahead, so each counts for the records that were done
+    # An item costs no less where it comes from the worker's own fronts than where it has to be received.
+    each = min((span.rest / span.taken for span in spans if span.taken), default=0.0)
+    for span in spans:
+        span.share_out(each)
+        span.fronts = {number: cost * pace for number, cost in span.fronts.items()}
+    spent = [sum(span.fronts.values()) + sum(span.groups.values()) + span.rest for span in spans]
+    busiest = max(range(plan.workers), key=spent.__getitem__)
+    if 0 < sum(sum(span.samples.values()) for span in spans) < SAMPLES or not spent[busiest]:
+        return None
+    # So that the greatest load is the share of the time in which its worker had work.
+    unit = spans[busiest].busy / spent[busiest]
+    groups = [spans[owner].groups.get(group, 0.0) * unit for group, owner in enumerate(plan.owners)]
+    fronts = _front_loads(plan, spans, unit, may_go)
+    return Loads(tuple(one * unit for one in spent), fronts, tuple(groups), spent[busiest] / done)
+
+
+def _front_loads(
+    plan: Plan, spans: Sequence[_Span], unit: float, may_go: Callable[[int, int], bool]
+) -> tuple[tuple[float, ...], ...]:
+    """Return the load of each front on each worker: as a record of its source costs there, if that is known."""
+    costs: defaultdict[tuple[str, int], float] = defaultdict(float)
+    counts: defaultdict[tuple[str, int], float] = defaultdict(float)
+    for worker, span in enumerate(spans):
+        for number, cost in span.fronts.items():
+            key = plan.fronts[number - 1].source, worker
+            costs[key] += cost
+            counts[key] += span.read[number]
+    rates = {key: costs[key] / count for key, count in counts.items() if count}
+
+    def load(number: int, worker: int) -> float:
         source, host = plan.fronts[number - 1].source, plan.host_of(number)
+        if worker != host and not may_go(number, worker):
+            return inf
         here = rates.get((source, host), 0.0)
-        ways = [
-            cost
-            if worker == host or not here
-            else cost * rates.get((source, worker), here) / here
-            if may_go(number, worker)
-            else inf
-            for worker in range(plan.workers)
-        ]
-        fronts.append(tuple(ways))
-    per_record = max((report.cpu_s.get(worker, 0.0) for worker, report in enumerate(reports)), default=0.0)
-    return Loads(tuple(busy), tuple(fronts), tuple(groups), per_record / records if records else 0.0)
+        there = rates.get((source, worker), here)
+        return spans[host].fronts.get(number, 0.0) * unit * (there / here if here else 1.0)
 
-
-def _front_costs(plan: Plan, worker: int, report: NodeStats) -> dict[int, float]:
-    """Return the seconds of each front, from reading to the first states."""
-    hosted = [number for number in range(1, len(plan.fronts) + 1) if plan.host_of(number) == worker]
-    of_source: dict[str, int] = {}
-    for number in hosted:
-        source = plan.fronts[number - 1].source
-        of_source[source] = of_source.get(source, 0) + report.read.get(number, 0)
-    costs = {}
-    for number in hosted:
-        source = plan.fronts[number - 1].source
-        # Fronts of one source run the same functions: by their numbers of records.
-        share = report.read.get(number, 0) / of_source[source] if of_source[source] else 0.0
-        costs[number] = report.read_s.get(number, 0.0) + report.run_s.get(source, 0.0) * share
-    return costs
+    return tuple(
+        tuple(load(number, worker) for worker in range(plan.workers)) for number in range(1, len(plan.fronts) + 1)
+    )
 
 
 def predicted(loads: Loads, now: Placement, then: Placement) -> tuple[float, ...]:
@@ -154,6 +214,17 @@ def proposed(loads: Loads, now: Placement) -> Placement:
     A step moves one front from the busiest worker to another one, or a border between the key groups of two owners by
     one group. The number of owners stays: whether more of them pay follows from the operations, not from loads.
     """
+    while True:
+        kept, moved = _descended(loads._replace(fronts=()), now), _descended(loads, now)
+        least, other = (max(predicted(loads, now, place), default=0.0) for place in (kept, moved))
+        found = moved if other < (1 - SLIGHT) * least else kept
+        if found == now:
+            return now
+        loads, now = loads._replace(busy=predicted(loads, now, found)), found
+
+
+def _descended(loads: Loads, now: Placement) -> Placement:
+    """Return the placement that the best steps lead to."""
     best, busy = now, loads.busy
     while True:
         load, make = min(_steps(loads, best, busy), key=lambda step: _profile(step[0]), default=(busy, None))
@@ -165,19 +236,18 @@ def proposed(loads: Loads, now: Placement) -> Placement:
 def set_apart(loads: Loads, now: Placement) -> Placement:
     """Return the placement in which the busiest owner of keys hosts no fronts.
 
-    It is the present one if others have no room for them.
+    It is the present one if workers that own none have no room for them.
     """
     busy = list(loads.busy)
     hosts = list(now.hosts)
     busiest = max(range(len(busy)), key=busy.__getitem__, default=0)
     greatest = busy[busiest]
-    if busiest not in now.owners or len(busy) == 1:
+    others = [worker for worker in range(len(busy)) if worker not in now.owners]
+    if busiest in others or not others:
         return now
     for index, costs in enumerate(loads.fronts):
         if hosts[index] == busiest and costs[busiest]:
-            host = min(
-                (worker for worker in range(len(busy)) if worker != busiest), key=lambda one: busy[one] + costs[one]
-            )
+            host = min(others, key=lambda one: busy[one] + costs[one])
             if busy[host] + costs[host] >= greatest:
                 return now
             busy[host] += costs[host]
@@ -197,8 +267,7 @@ def _steps(
     """Yield the loads behind each step, and a function that takes the step."""
     busiest = max(range(len(busy)), key=busy.__getitem__, default=0)
     hosts, owners = place
-    for index, host in enumerate(hosts):
-        costs = loads.fronts[index]
+    for index, (host, costs) in enumerate(zip(hosts, loads.fronts, strict=False)):  # perhaps no front is to move
         if host != busiest or not costs[host]:
             continue
         for other, cost in enumerate(costs):
@@ -260,8 +329,9 @@ def chosen(loads: Loads, now: Placement, known: Mapping[Placement, float]) -> Ch
     apart = set_apart(loads, now)
     if apart not in known and apart != now and greatest:
         choices.append(Choice(apart, 1 - MARGIN))
-    if loads.per_record:
-        choices += [Choice(place, cost / loads.per_record) for place, cost in known.items() if place != now]
+    for place, cost in known.items():
+        if place != now and max(predicted(loads, now, place)) <= WRONG * greatest:
+            choices.append(Choice(place, cost / loads.per_record))
     best = min(choices, key=lambda choice: choice.ratio, default=Choice(now, 1.0))
     return best if best.ratio <= 1 - MARGIN else Choice(now, 1.0)
 

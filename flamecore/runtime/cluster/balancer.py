@@ -12,6 +12,7 @@ from typing import Final
 
 from flamecore.model.plan import Placement, Plan
 from flamecore.runtime.cluster.balance import (
+    EVEN,
     MARGIN,
     MUCH,
     Choice,
@@ -34,6 +35,9 @@ _LOOK_S: Final = 0.5
 
 _LEAST_S: Final = 4 * _LOOK_S
 """Shortest stretch of time that is a measurement: of several reports of each worker."""
+
+_PAUSE_S: Final = 0.5
+"""Least seconds that a move is taken to need."""
 
 
 class Window:
@@ -67,20 +71,25 @@ class Experience:
     def __init__(self) -> None:
         self.known: dict[Placement, float] = {}
         self.disappointments = 0
+        self._shapes: dict[Placement, list[float]] = {}  # of the known ones, the loads in relation to the greatest
         self._expected: float | None = None  # seconds for a record, half way between before and as predicted
 
-    def expect(self, loads: Loads, ratio: float) -> None:
-        """Note the prediction of a move that begins."""
-        self._expected = loads.per_record * (1 + ratio) / 2
+    def expect(self, loads: Loads, choice: Choice) -> None:
+        """Note the prediction of a move that begins; the way back to a known placement is none."""
+        if choice.placement not in self.known:
+            self._expected = loads.per_record * (1 + choice.ratio) / 2
 
-    def learn(self, now: Placement, per_record: float) -> None:
+    def learn(self, now: Placement, loads: Loads) -> None:
         """Note the cost of the present placement."""
-        before = self.known.get(now)
-        if before is not None and abs(per_record - before) > MARGIN * before:
-            self.known.clear()  # the load has changed, so nothing is known of it with other placements
-        self.known[now] = per_record
+        cost, shape = loads.per_record, [load / (max(loads.busy) or 1.0) for load in loads.busy]
+        if now in self.known:
+            changes = [abs(load - before) for load, before in zip(shape, self._shapes[now], strict=True)]
+            # A processor that others use takes longer for the same; but another load says nothing of this one.
+            scale = cost / self.known[now]
+            self.known = {} if max(changes) > MARGIN else {place: one * scale for place, one in self.known.items()}
+        self.known[now], self._shapes[now] = cost, shape
         if self._expected is not None:
-            self.disappointments = self.disappointments + 1 if per_record > self._expected else 0
+            self.disappointments = self.disappointments + 1 if cost > self._expected else 0
             self._expected = None
 
 
@@ -98,9 +107,10 @@ class Balancer:
         self._window: Window | None = None
         self._experience = Experience()
         self._plan: Plan | None = None  # of the present epoch
+        self._readers: set[tuple[str, int]] = set()
+        """Sources, each with a worker that has read a partition of it."""
         self._loads: Loads | None = None
         self._choice: Choice | None = None
-        self._start_s: float | None = None
         self._moves = 0
         self._verdict = "the loads have not been measured yet"
 
@@ -110,15 +120,12 @@ class Balancer:
         Args:
             present: Returns the present epoch.
         """
-        begun = monotonic()
         while True:
             await asyncio.sleep(_LOOK_S)
             epoch = present()
             if epoch is None or not epoch.begun or epoch.outcome.done():
                 self._window = None
                 continue
-            if self._start_s is None:  # until there has been a pause: to start the job took as long at least
-                self._start_s = monotonic() - begun
             await self._look(epoch)
 
     async def _look(self, epoch: Epoch) -> None:
@@ -126,35 +133,39 @@ class Balancer:
         if reports is None:
             return
         if self._window is None or self._window.epoch is not epoch:
-            self._window = Window(epoch, reports)
             self._compare(epoch.plan)
+            self._window = Window(epoch, reports)
             return
         if (passed_s := self._window.passed_s) < self._window.due_s:
             return
         self._window.due_s = 2 * passed_s
-        plan = epoch.plan
         since = [grown(now, before) for now, before in zip(reports, self._window.first, strict=True)]
-        loads = self._loads = measured(plan, since, self._may_go)
-        now = plan.placed
-        if not loads.per_record:  # nothing was read
-            self._window, self._verdict = None, "nothing was read lately"
+        loads, now = measured(epoch.plan, since, self._may_go), epoch.plan.placed
+        if loads is None:
+            read = sum(sum(report.read.values()) for report in since)
+            done = read - sum(report.in_flight for report in since)
+            self._verdict = "too little has been measured yet" if read or done else "nothing was read lately"
+            if read >= EVEN * done:  # fronts read ahead, or nothing: the measurement begins behind that
+                self._window = Window(epoch, reports)
             return
-        choice = self._choice = chosen(loads, now, self._experience.known)
-        pause_s = self._pause_s
-        saved_s = passed_s * (1 - choice.ratio)
-        if passed_s >= pause_s / MARGIN or saved_s >= pause_s:
-            self._experience.learn(now, loads.per_record)
-            choice = self._choice = chosen(loads, now, self._experience.known)
-            self._window = None  # measured long enough: from now on a later load counts
-        self._verdict = self._judge(choice, now, passed_s)
-        if self._window is None and not self._verdict:
-            self._experience.expect(loads, choice.ratio)
+        spent_s, pause_s = max(sum(report.cpu_s.values()) for report in since), self._pause_s
+        choice = chosen(loads, now, self._experience.known)
+        # From then on a later load counts.
+        if long_enough := spent_s >= pause_s / MARGIN or spent_s * (1 - choice.ratio) >= pause_s:
+            self._experience.learn(now, loads)
+            choice = chosen(loads, now, self._experience.known)
+            self._window = Window(epoch, reports)
+        self._loads, self._choice = loads, choice
+        self._verdict = self._judge(choice, now, spent_s)
+        if long_enough and not self._verdict:
+            self._experience.expect(loads, choice)
             self._verdict = "the job is moving its parts"
             await self._reconfiguration.move(choice.placement, epoch)
 
     def _compare(self, plan: Plan) -> None:
         """Compare the plan of an epoch with the one before."""
         before, self._plan = self._plan, plan
+        self._readers |= {(front.source, plan.host_of(number)) for number, front in enumerate(plan.fronts, 1)}
         if before is not None and (plan.workers, plan.graph) != (before.workers, before.graph):
             self._experience, self._loads = Experience(), None
         elif before is not None and plan.placed != before.placed:
@@ -167,14 +178,13 @@ class Balancer:
 
         Twice as many after each move that has saved little, so that moves do not go on where loads cannot be predicted.
         """
-        pause_s = self._downtime.last_s if self._downtime.last_s is not None else self._start_s or 0.0
-        return float(pause_s * 2**self._experience.disappointments)
+        return float(max(self._downtime.last_s, _PAUSE_S) * 2**self._experience.disappointments)
 
-    def _judge(self, choice: Choice, now: Placement, passed_s: float) -> str:
+    def _judge(self, choice: Choice, now: Placement, spent_s: float) -> str:
         """Return why nothing moves; empty if it is to."""
         context, loads = self._nodes.context, self._loads
         assert loads is not None
-        greatest, saved_s = max(loads.busy), passed_s * (1 - choice.ratio)
+        greatest, saved_s = max(loads.busy), spent_s * (1 - choice.ratio)
         if choice.placement == now:
             return f"no other placement is known that lowers the greatest load by {MARGIN:.0%}"
         if context.spec.config.placement.fixed:
@@ -185,8 +195,8 @@ class Balancer:
             return f"nothing moves while the greatest load is below {MUCH:.0%} of a processor: no worker limits the job"
         if saved_s < self._pause_s:
             return (
-                f"a move takes {self._pause_s:.2f} s, and would have saved {saved_s:.2f} s of the {passed_s:.1f} s "
-                "that were measured"
+                f"a move takes {self._pause_s:.2f} s, and would have saved {saved_s:.2f} s of the {spent_s:.1f} s "
+                "that the busiest worker has run"
             )
         return ""
 
@@ -201,14 +211,11 @@ class Balancer:
     def _may_go(self, number: int, worker: int) -> bool:
         """Return whether a worker is known to be able to read a front.
 
-        It reads another partition of the source, or the one machine of all workers has what one of them can read.
+        It reads another partition of the source, or has done so.
         """
         context = self._nodes.context
-        plan, source = context.plan, context.plan.fronts[number - 1].source
-        if not context.spec.sources[source].capabilities.replayable:
-            return False
-        others = (other for other, front in enumerate(plan.fronts, 1) if front.source == source)
-        return any(plan.host_of(other) == worker for other in others)
+        source = context.plan.fronts[number - 1].source
+        return context.spec.sources[source].capabilities.replayable and (source, worker) in self._readers
 
     # -- for people ------------------------------------------------------------------------------------------------
 

@@ -49,7 +49,7 @@ from flamecore.runtime.engine.planning import acker_plan, check_importable, open
 from flamecore.runtime.parts.counters import JobStats
 from flamecore.runtime.state.format import Manifest
 from flamecore.runtime.tasks.epoch_transport import EpochTransports
-from flamecore.runtime.tasks.event_loop import BackgroundTasks, start
+from flamecore.runtime.tasks.event_loop import BackgroundTasks, monotonic, start
 from flamecore.runtime.tasks.sender import Sender
 from flamecore.runtime.tasks.stats import JobReport
 from flamecore.toolkit.private_dir import private_folder
@@ -274,6 +274,7 @@ class ClusterJob(AnyJob):
         await nodes.wait_until(
             lambda: members.opened >= assigned, epoch, "opened what they read", lambda: assigned - members.opened
         )
+        opened = monotonic()
         # The sources are open, so no sink replaces its output in vain.
         await context.open_sinks()
         history = context.history
@@ -303,6 +304,8 @@ class ClusterJob(AnyJob):
         self._begin(epoch)
         if self._transports.count > 1:
             self._background.add(asyncio.create_task(self._downtime.tell_when_over(epoch)))
+        else:
+            self._downtime.last_s = monotonic() - opened
         await epoch.outcome
         await epoch.aclose()
 

@@ -148,8 +148,8 @@ class Downtime:
     def __init__(self, job: str, changed: Callable[[Epoch, float], bool]) -> None:
         self._job, self._changed = job, changed
         self._since = 0.0  # 0: it moves
-        self.last_s: float | None = None
-        """Length of the last pause; None: there was none."""
+        self.last_s = 0.0
+        """Length of the last pause. Before the first: of the part of it that the start of the job has, too."""
 
     def begin(self) -> None:
         """Begin a pause, unless there is one already."""

@@ -19,6 +19,8 @@ from typing import Any
 
 import pytest
 
+from flamecore.model.hashing import KEY_GROUPS, key_group, stable_hash
+
 # A move has to save more than it takes, which is long where much else runs.
 pytestmark = [pytest.mark.grpc, pytest.mark.timeout(900)]
 
@@ -41,7 +43,7 @@ APP = """
 
 
     def add(count: int, word: str) -> tuple[int, list[tuple[str, int]]]:
-        work(COST_OF_WORD)
+        work(COST_OF_WORD if word.startswith("dear") else 0)
         return count + 1, [(word, count + 1)]
 
 
@@ -147,6 +149,36 @@ def test_two_busy_files_of_one_worker_are_parted(tmp_path: Path, killed: str | N
         shown = status(port, "--placement")
         assert shown.returncode == 0, shown.stderr
         assert "worker/1" in shown.stdout
+        (tmp_path / "hurry").touch()
+        _, said = job.communicate(timeout=200)
+    finally:
+        job.kill()
+        job.wait()
+        assert job.stderr is not None
+        job.stderr.close()
+    assert job.returncode == 0, said
+    assert outputs(tmp_path) == counted(tmp_path)
+
+
+def test_key_groups_leave_the_worker_whose_keys_are_dear(tmp_path: Path) -> None:
+    """Both workers own as many keys, which are as frequent."""
+    seed = int(os.environ.get("FLAMESTREAM_SEED", random.randrange(2**32)))
+    print(f"FLAMESTREAM_SEED={seed}")
+    drawn, port = random.Random(seed), free_port()
+    dear = [word for number in range(200) if key_group(stable_hash(word := f"dear{number}")) < KEY_GROUPS // 2]
+    cheap = [word for number in range(200) if key_group(stable_hash(word := f"cheap{number}")) >= KEY_GROUPS // 2]
+    for number in range(2):
+        lines = [f"{drawn.choice(dear)} {drawn.choice(cheap)}" for _ in range(2 * LINES)]
+        (tmp_path / f"{number}.txt").write_text("\n".join(lines) + "\n")
+    job = start(tmp_path, port, 0, 4000)
+
+    def owned(facts: dict[str, Any]) -> list[int]:
+        workers = facts["placement"].get("workers", {}).values()
+        return [last - first + 1 for first, last in (worker["key_groups"] for worker in workers)]
+
+    try:
+        facts = wait_for(port, job, lambda facts: facts["placement"]["moves"] > 0 and bool(owned(facts)))
+        assert owned(facts)[0] < KEY_GROUPS // 2
         (tmp_path / "hurry").touch()
         _, said = job.communicate(timeout=200)
     finally:

@@ -88,6 +88,8 @@ class Run:
         )
         self.spent: dict[int, float] = {}
         """Processor's seconds of each process of the job, when last looked at."""
+        self.log = ""
+        """Standard error of the job, once it has ended."""
 
     def look(self) -> dict[int, float]:
         """Return the processor time of each process of the job, in seconds.
@@ -125,7 +127,7 @@ class Run:
                         raise RunError(f"{self.flow}: not done after {LIMIT_S:.0f} s") from error
         finally:
             self.process.kill()
-        text = errors.decode()
+        text = self.log = errors.decode()
         if self.process.returncode:
             raise RunError(f"{self.flow}: exit code {self.process.returncode}\n{text[-3000:]}")
         # A sink that writes to the standard output has it for itself; the summary is then on the other one.

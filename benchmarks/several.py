@@ -56,7 +56,7 @@ class Measured:
         )
 
 
-def _turns_per_us() -> float:
+def turns_per_us() -> float:
     """Return how often an empty loop turns in a microsecond of the processor."""
     best = 1.0
     for _ in range(5):
@@ -115,7 +115,7 @@ def compare(*, lines: int, rounds: int) -> tuple[Table, dict[str, Any]]:
     if why := missing("socket"):
         table.note(why)
         return table, {"missing": why}
-    per_us = _turns_per_us()
+    per_us = turns_per_us()
     facts: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder, transport("socket") as over:
         modes = {"one": (["-w", "1"], 0), "two": (["-w", str(WORKERS), *over], 0), "apart": (["-w", "1"], WORKERS - 1)}

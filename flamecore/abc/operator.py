@@ -252,50 +252,12 @@ Record = tuple[Any, tuple[tuple[int, int, bool], ...], int | None]
 last."""
 
 
-class Stretch(NamedTuple):
-    """The outcome of several items of an ordered operation.
-
-    It is the same as if each had been worked on alone.
-
-    Attributes:
-        kept: The new records of the keys whose timers and holds stay as they are.
-        changed: Those of other keys; None: the key has none any more.
-        outputs: The outputs of all items, in order.
-        each: The number of outputs of each item.
-    """
-
-    kept: dict[Any, Record]
-    changed: Mapping[Any, Record | None]
-    outputs: Sequence[Any] = ()
-    each: int = 0
-
-
 Turn = tuple[int, int]
 """(time, tag) of a timer for the watermark."""
 
 Watermarks = Sequence[tuple[int, int]]
 """The watermark of several items, and those that marks among them make of it: (place of the first item behind the mark,
 watermark), the first of place 0."""
-
-
-class Ends(NamedTuple):
-    """The outcome of a mark for keys of an ordered operation.
-
-    Attributes:
-        kept: The new records of the keys that have one. Their timers are above the watermark.
-        gone: The keys that have none any more.
-        outputs: The outputs, in any sequence: turn, key and output. A key has one of a turn.
-        alone: The other keys, to be worked on alone, each of their timers by itself.
-    """
-
-    kept: Mapping[Any, Record]
-    gone: Sequence[Any]
-    outputs: Sequence[tuple[Turn, Any, Any]]
-    alone: Sequence[Any] = ()
-
-
-ProcessRun = Callable[[Sequence[Any], Sequence[Any], Watermarks, Mapping[Any, Record | None]], Stretch | Sequence[int]]
-OnMarkRun = Callable[[Sequence[Any], Now, Mapping[Any, Record]], Ends]
 
 
 class Part(NamedTuple):
@@ -366,19 +328,25 @@ class Cells(ABC):
         """
         return None
 
-    def after(self, turn: Turn, watermark: int) -> Turn | None:
-        """Return the next turn of the cells of a turn that has come; None: drop them.
+    def after(self, turn: Turn, cells: Mapping[Any, Any], watermark: int) -> Mapping[Turn, Mapping[Any, Any]]:
+        """Return the cells that come of those of a turn that has come, by the later turns for which they wait.
 
-        The next turn is above the watermark.
+        Each of these turns has some. A key may have one for each of several, for which it had none before; nothing else
+        of it changes, and it has no outputs. The turn of the other keys ends. This method does not raise.
+
+        Args:
+            turn: The turn.
+            cells: Its cells.
+            watermark: The watermark.
         """
-        return None
+        return {}
 
     @abstractmethod
     def end(self, keys: Sequence[Any], cells: Mapping[Any, Any], timer: Timer, now: Now) -> Sequence[Any]:
-        """Return the outputs of a turn that has come, the same number for each key.
+        """Return the outputs of keys whose turn ends, the same number for each.
 
-        The outputs are those that `Work.on_time` returns for each key. The cells go, or wait for another turn, and
-        nothing else of the keys changes. If it raises, all keys are worked on alone.
+        The outputs are those that `Work.on_time` returns for each key. The cells go, and nothing else of the keys
+        changes. If it raises, all keys are worked on alone.
 
         Args:
             keys: The keys.
@@ -416,28 +384,15 @@ class Work(ABC):
     Attributes:
         late: Number of processed items that were behind the watermark, if it counts them: for status and summary.
         dropped: Number of those that it has not processed.
-        process_run: Works on several items, as `process` does on each: (keys, payloads, watermarks, records before) →
-            what comes of them, or the places of items that have to be worked on alone. It is not called where the
-            vertex has `timers`; may be called again, with the first of the items, whose outcome is then the same; and
-            new timers are above the watermark. One that raises has done nothing: then all are worked on alone. Where
-            marks are among the items, there are no outputs, and the timers that these marks make due come behind all
-            items: it takes them only if that is the same. None: they always are worked on alone.
-        least: Fewer items than these are worked on alone: a call of `process_run` costs no less.
-        on_mark_run: Works on all timers that a mark makes due, as `on_time` does on each: (keys, place, records before)
-            → what comes of them. One that raises has done nothing, as above.
         stored: Returns a record as snapshots hold it; None: as it is. With it, states may have another form in memory,
-            such as one that changes at less cost, and the records of `process_run` and `on_mark_run` may have other
-            timers and another hold: timers that come too soon and are set again, as long as outputs and marks are the
-            same. Not of records that fall into `cells`.
-        cells: Division of states into cells, if there is one, instead of both; not used if the vertex has `timers`.
+            such as one that changes at less cost, and other timers and another hold: timers that come too soon and are
+            set again, as long as outputs and marks are the same.
+        cells: Division of states into cells, if there is one; not used if the vertex has `timers`.
     """
 
     cells: Cells | None = None
     late: int = 0
     dropped: int = 0
-    process_run: ProcessRun | None = None
-    least: int = 8
-    on_mark_run: OnMarkRun | None = None
     stored: Callable[[Record], Record] | None = None
 
     def open(self) -> None:  # noqa: B027 - most works have nothing to do here

@@ -15,30 +15,17 @@ All that leaves is of one trace, the same on every worker, for it is never made 
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
-from itertools import pairwise
 from operator import itemgetter
 from sys import maxsize
 from typing import Any, Final, Literal
 
-from flamecore.abc.operator import (
-    GONE,
-    Ends,
-    OnMarkRun,
-    ProcessRun,
-    Record,
-    Site,
-    StatefulOperator,
-    Stretch,
-    Turn,
-    Watermarks,
-    Work,
-)
+from flamecore.abc.operator import GONE, Record, Site, StatefulOperator, Turn, Work
 from flamecore.errors import JobError, NoInvalideeError, OrderViolationError
-from flamecore.model.batch import Orders, children, column_of, extended, many_of, results
+from flamecore.model.batch import Orders
 from flamecore.model.failure import FlowMistake, describe, shorten_repr
 from flamecore.model.hashing import check_key
 from flamecore.model.meta import MAX_TIME, MIN_TIME, Meta, child_codes, decode_time, encode_child, encode_time
@@ -51,19 +38,12 @@ from flamecore.model.ordered import (
     Outcome,
     Timer,
     is_shared,
-    rank_codes,
     rank_of,
     tie_of,
     timer_place,
 )
 from flamecore.runtime.operators.reorder import ReorderBuffer, Waiting
 from flamecore.runtime.operators.watermark import Watermark
-
-Log = tuple[Orders, Sequence[Any], Sequence[Record | None]]
-"""(orders, keys, records before): what has been worked on, one after another."""
-
-Together = tuple[Orders, Sequence[Any], int, dict[Any, Any]]
-"""(orders, payloads, watermark, records before, by key): what has been worked on in one call."""
 
 _NONE: Final[Record] = (None, (), None)
 
@@ -77,16 +57,7 @@ _NUMBER: Final = int.from_bytes
 _SPARE, _SLACK = 256, 4
 """A heap is cleaned once so many times the entries that count are in it, and some more."""
 
-_SHORT: Final = 8
-"""Among fewer items one that has to be worked on alone is not looked for: all are."""
-
-_PACKED: Final = 256
-"""Among fewer items orders of outputs are spelled out: to emit outputs by themselves costs more than their orders."""
-
-_FIRST: Final = encode_child(0)
-
 _BY_KIND: Final = itemgetter(2, 0, 1)
-_PLACE: Final = itemgetter(0)
 
 
 class OrderedOperator(StatefulOperator):
@@ -106,7 +77,6 @@ class OrderedOperator(StatefulOperator):
         self.work: Work = vertex.work() if work is None else work
         self._vertex, self._name = vertex, vertex.name
         self._key_of = vertex.route.key  # type: ignore[union-attr]  # the vertex has checked it
-        self._all_keys_of = many_of(self._key_of)
         self._ident, self._emit_run, self._fail = site.ident, site.emit_run, site.fail
         self._snapshots = site.snapshots and not vertex.passing
         self._records: dict[Any, Record] = {}
@@ -122,23 +92,17 @@ class OrderedOperator(StatefulOperator):
         self._timer_count = 0  # number of pending timers that do not wait for the watermark
         self.watermark = Watermark()
         self._named: set[Any] = set()
-        self._log: deque[Log | Together] = deque()  # since the last trim
+        # (orders, keys, records before) of what has been worked on since the last trim
+        self._log: deque[tuple[Any, ...]] = deque()
         self._since: dict[Any, Record | None] = {}  # for each key worked on since the last cut, its record then
         self._passed = b""  # the last order that has gone in
         self._place, self._number = b"", 0  # the place of the last outputs, and how many there were
         self._orders: list[bytes] = []  # the outputs that have not been emitted
         self._outputs: list[Any] = []
-        self._process_run: ProcessRun | None = None
-        self._on_mark_run: OnMarkRun | None = None
-        self._ready: list[tuple[bytes, Any, Any]] = []  # (place, key, output) of what a mark has ended, in order
-        self._stored: Callable[[Record], Record] | None = None
         self._is_open = False
         self._call("open")
         self._is_open = True
-        if not vertex.timers:
-            self._process_run = getattr(self.work, "process_run", None)
-            self._on_mark_run = getattr(self.work, "on_mark_run", None)
-        self._stored = getattr(self.work, "stored", None)
+        self._stored: Callable[[Record], Record] | None = getattr(self.work, "stored", None)
 
     def close(self) -> None:
         """Close the work; a second call does nothing.
@@ -212,113 +176,11 @@ class OrderedOperator(StatefulOperator):
                 record=payloads[0],
             )
         self.worked += len(orders)
-        if not self._goes_together(len(orders)):
-            self._run_each(orders, trace, payloads)
-        else:
-            self._run_together(orders, trace, payloads)
+        self._work_on(orders, trace, payloads)
         self._passed = orders[-1]
         self._emit()
 
-    def _run_together(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
-        """Work on several items, in one call where no timer and no mark is between them."""
-        start, count = 0, len(orders)
-        while start < count:
-            self._run_events(orders[start])
-            if start == 0 and self._runs_ahead(orders, payloads):
-                return
-            event = self.lowest
-            end = count if event is None or event > orders[-1] else bisect_right(orders, event, start)
-            self._run_stretch(orders[start:end], trace, payloads[start:end])
-            start = end
-
-    def _goes_together(self, count: int) -> bool:
-        """Return whether so many items are worked on in one call, if they can be."""
-        return self._process_run is not None and count >= self.work.least
-
-    def _runs_ahead(self, orders: Orders, payloads: Sequence[Any]) -> bool:
-        """Work on several items before the marks among them; return whether that could be."""
-        # A snapshot may be of a time between the items: then the log has to have marks where they are.
-        if self._snapshots or not self.watermark.marks or not self._goes_together(len(orders)):
-            return False
-        watermarks = [(0, self.watermark.value)]
-        for place, value in self.watermark.coming():
-            if place > orders[-1]:
-                break
-            if value is None:
-                return False
-            watermarks.append((bisect_right(orders, place), value))
-        if len(watermarks) == 1:
-            return False
-        try:
-            found = self._processed(payloads, watermarks)
-        except Exception:  # noqa: BLE001 - the one that fails is found in shorter stretches
-            return False
-        if type(found) is not Stretch:
-            return False
-        self._records.update(found.kept)
-        self._keep_all(found.changed)
-        return True
-
-    def _keys(self, payloads: Sequence[Any]) -> Sequence[Any]:
-        """Return the keys of several items."""
-        found = column_of(payloads, self._key_of)  # as where they have come from another partition
-        if found is not None:
-            return found
-        return results(self._key_of, payloads) if self._all_keys_of is None else self._all_keys_of(payloads)
-
-    def _processed(self, payloads: Sequence[Any], watermarks: Watermarks) -> Stretch | Sequence[int]:
-        """Return the result of several items."""
-        assert self._process_run is not None
-        found = self._process_run(self._keys(payloads), payloads, watermarks, self._records)
-        if type(found) is Stretch:
-            for key in found.changed:
-                if key not in self._records:
-                    check_key(key)
-        return found
-
-    def _run_stretch(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
-        """Work on several items with neither a timer nor a mark between them."""
-        found: Stretch | Sequence[int] = ()
-        if self._goes_together(len(orders)):
-            try:
-                found = self._processed(payloads, [(0, self.watermark.value)])
-            except Exception:  # noqa: BLE001 - the one that fails is found if each goes alone
-                self._run_halves(orders, trace, payloads)
-                return
-        if type(found) is Stretch:
-            self._note_together(orders, payloads, found)
-            self._records.update(found.kept)
-            self._keep_all(found.changed)
-            if found.outputs:
-                self._add_of(orders, found.outputs)
-        else:
-            self._run_around(found, orders, trace, payloads)
-
-    def _run_halves(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
-        """Work on several items of which one fails."""
-        if len(orders) < 2 * _SHORT:
-            self._run_each(orders, trace, payloads)
-            return
-        half = len(orders) // 2
-        self._run_stretch(orders[:half], trace, payloads[:half])
-        self._run_stretch(orders[half:], trace, payloads[half:])
-
-    def _run_around(self, alone: Any, orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
-        """Work on several items, some of them alone.
-
-        `alone` has the places of these; if it is empty, all items are worked on alone.
-        """
-        if not alone or len(alone) * _SHORT > len(orders):
-            self._run_each(orders, trace, payloads)
-            return
-        start = 0
-        for place in (*alone, len(orders)):
-            if start < place:
-                self._run_stretch(orders[start:place], trace, payloads[start:place])
-            self._run_each(orders[place : place + 1], trace, payloads[place : place + 1])
-            start = place + 1
-
-    def _run_each(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
+    def _work_on(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
         """Work on items one after another, and on the timers and marks before each."""
         key_of, find, process = self._key_of, self._find, self.work.process
         records, whole = self._records, self._whole
@@ -420,86 +282,22 @@ class OrderedOperator(StatefulOperator):
     def _run_mark(self, mark: bytes, before: int) -> None:
         """Work on the timers that the watermark has reached; emit the operation's marks."""
         turns, value = self._turns, self.watermark.value
-        if self._on_mark_run is not None:
-            self._run_due(mark, before)
         while turns and turns[0][0] <= value:
             turn = heappop(turns)
             keys = self._by_mark.pop(turn, None)
             if keys is not None:
                 self._run_turn(Timer(*turn, True), keys, mark, before)
-        self._add_ready(len(self._ready))
         self._emit()
         holds, held = self._holds, self._held
         while holds and holds[0] not in held:
             heappop(holds)
         self.watermark.say(mark, min(value, holds[0]) if holds else value)
 
-    def _run_due(self, mark: bytes, before: int) -> None:
-        """Work on all that a mark makes due, in one call.
-
-        The outputs are ready then. Keys that need a call of their own wait for their turns again.
-        """
-        turns, by_mark, value, records = self._turns, self._by_mark, self.watermark.value, self._records
-        due: dict[Any, None] = {}
-        while turns and turns[0][0] <= value:
-            due |= by_mark.pop(heappop(turns), {})
-        if not due:
-            return
-        assert self._on_mark_run is not None
-        keys = [*due]
-        try:
-            found = self._on_mark_run(keys, Now(decode_time(mark), value, before), records)
-        except Exception:  # noqa: BLE001 - the one that fails is found if each goes alone
-            found = Ends({}, (), (), keys)
-        self._note([mark] * len(keys), keys, [records[key] for key in keys])
-        for key, record in found.kept.items():
-            was = records[key]
-            if len(was[1]) == 1 and was[2] == record[2]:  # the timer is not among those that wait any more
-                records[key] = record
-                for timer in record[1]:
-                    self._await(key, timer)
-            else:
-                self._keep(key, was, record)
-        for key in found.gone:
-            self._keep(key, records[key], None)
-        for key in found.alone:
-            was = records[key]
-            record = self._as_stored(was)
-            self._keep(key, was, record)
-            for timer in record[1]:
-                self._await(key, timer)
-        starts: dict[Turn, bytes] = {}
-        codes = rank_codes([key for _, key, _ in found.outputs])
-        for (turn, key, output), code in zip(found.outputs, codes, strict=True):
-            if (start := starts.get(turn)) is None:
-                start = starts[turn] = self._prefix(mark, Timer(*turn, True))
-            self._ready.append((start + code, key, output))
-        self._ready.sort(key=_PLACE)
-        if any(one[0] == other[0] for one, other in pairwise(self._ready)) or found.alone:
-            self._ready.sort(key=_place_and_tie)
-
     def _run_turn(self, timer: Timer, keys: dict[Any, Any], mark: bytes, before: int) -> None:
         """Work on a timer that a mark makes due for some keys."""
         prefix = self._prefix(mark, timer)
         for rank, _, key in sorted([(rank_of(key), tie_of(key), key) for key in keys], key=itemgetter(0, 1)):
-            place = prefix + encode_child(rank)
-            if self._ready:
-                self._add_ready(bisect_left(self._ready, (place, tie_of(key)), key=_place_and_tie))
-            self._run_timer(place, key, timer, before)
-
-    def _add_ready(self, count: int) -> None:
-        """Add the first outputs of those that are ready."""
-        if not count:
-            return
-        ready, self._ready = self._ready[:count], self._ready[count:]
-        places = [place for place, _, _ in ready]
-        if places[0] != self._place and len({*places}) == len(places):
-            self._place, self._number = places[-1], 1
-            self._orders += [place + _FIRST for place in places]
-            self._outputs += [output for _, _, output in ready]
-            return
-        for place, _, output in ready:
-            self._add(place, (output,))
+            self._run_timer(prefix + encode_child(rank), key, timer, before)
 
     def _prefix(self, mark: bytes, timer: Timer) -> bytes:
         """Return the prefix of the places of a timer that a mark makes due.
@@ -620,24 +418,6 @@ class OrderedOperator(StatefulOperator):
             if hold is not None:
                 self._hold(hold)
 
-    def _keep_all(self, changed: Mapping[Any, Record | None]) -> None:
-        """Keep the records of several keys: many are new, and share a timer and a hold."""
-        records, held, hold = self._records, self._held, None
-        keys: dict[Any, None] = {}
-        shared: tuple[tuple[int, int, bool], ...] = ()
-        for key, record in changed.items():
-            before = records.get(key)
-            if keys and before is None and record is not None and record[1] == shared and record[2] == hold:
-                records[key] = record
-                keys[key] = None
-                if hold is not None:
-                    held[hold] += 1
-                continue
-            self._keep(key, before, record)
-            if record is not None and len(record[1]) == 1 and record[1][0][2]:
-                _, shared, hold = record
-                keys = self._by_mark[shared[0][:2]]
-
     def _await(self, key: Any, timer: tuple[int, int, bool]) -> None:
         if timer[2]:
             self._keys_of(timer[:2])[key] = None
@@ -694,18 +474,6 @@ class OrderedOperator(StatefulOperator):
         self._orders += [place + encode_child(number) for number in range(first, self._number)]
         self._outputs += outputs
 
-    def _add_of(self, orders: Orders, outputs: Sequence[Any]) -> None:
-        """Add the outputs of several items, equally many of each."""
-        each = len(outputs) // len(orders)
-        if len(orders) < _PACKED:
-            self._orders += [order + code for order in orders for code in child_codes(each)]
-            self._outputs += outputs
-            return
-        # By themselves, so that their orders stay packed.
-        self._emit()
-        made = extended(orders, _FIRST) if each == 1 else children(orders, (each,) * len(orders))
-        self._emit_run(made, self._ident, outputs)
-
     def _emit(self) -> None:
         orders, outputs = self._orders, self._outputs
         if orders:
@@ -717,24 +485,13 @@ class OrderedOperator(StatefulOperator):
     def _note(self, orders: list[bytes], keys: list[Any], before: list[Record | None]) -> None:
         if self._snapshots and orders:
             self._log.append((orders, keys, before))
-            self._note_since(zip(keys, before, strict=True))
-
-    def _note_together(self, orders: Orders, payloads: Sequence[Any], found: Stretch) -> None:
-        """Note the items that are about to be worked on in one call."""
-        if self._snapshots:
-            records = self._records
-            before = {key: records.get(key) for some in (found.kept, found.changed) for key in some}
-            self._log.append((orders, payloads, self.watermark.value, before))
-            self._note_since(before.items())
-
-    def _note_since(self, worked: Iterable[tuple[Any, Record | None]]) -> None:
-        since, named = self._since, self._named
-        for key, record in worked:
-            if key not in since:
-                since[key] = record
-                if key not in named:
-                    named.add(key)
-                    self.names.append(key)
+            since, named = self._since, self._named
+            for key, record in zip(keys, before, strict=True):
+                if key not in since:
+                    since[key] = record
+                    if key not in named:
+                        named.add(key)
+                        self.names.append(key)
 
     def trim(self, before: bytes) -> None:
         """Drop the log below an encoded time: no cut is earlier."""
@@ -745,13 +502,9 @@ class OrderedOperator(StatefulOperator):
     def cut(self, before: bytes) -> Sequence[Mapping[Any, Any]]:
         self.trim(before)
         since: dict[Any, Record | None] = {}
-        for entry in reversed(self._log):
-            start = bisect_left(entry[0], before) if entry[0][0] < before else 0
-            if len(entry) == 3:
-                _, keys, records = entry
-                since.update(zip(reversed(keys[start:]), reversed(records[start:]), strict=True))
-            else:
-                since.update(entry[3] if start == 0 else self._midway(entry, start))
+        for orders, keys, records in reversed(self._log):
+            start = bisect_left(orders, before) if orders[0] < before else 0
+            since.update(zip(reversed(keys[start:]), reversed(records[start:]), strict=True))
         now, then = self._records, self._since
         changes: dict[Any, Any] = {}
         for key, old in then.items():
@@ -761,24 +514,6 @@ class OrderedOperator(StatefulOperator):
         self._since = since
         changes |= self.watermark.cut(before)
         return [changes] if changes else []
-
-    def _midway(self, entry: Together, count: int) -> Mapping[Any, Any]:
-        """Return the records after only the first `count` items of `entry`.
-
-        The items of an entry went in together.
-        """
-        _, payloads, watermark, before = entry
-        assert self._process_run is not None
-        some = payloads[:count]
-        self._call("begin")
-        try:
-            # Worked on once more, since a state in the middle of a call was never there. The work
-            # gives the same again: outcomes depend on the arguments alone.
-            found = self._process_run(self._keys(some), some, [(0, watermark)], before)
-        finally:
-            self._call("end")
-        assert type(found) is Stretch
-        return {**before, **found.kept, **found.changed}
 
     def snapshot_of(self, names: Sequence[Any]) -> Mapping[Any, Any]:
         since, now, shared = self._since, self._records, self.watermark.stored
@@ -798,10 +533,6 @@ class OrderedOperator(StatefulOperator):
         for key, record in own.items():
             self._keep(key, None, record)
         self.watermark.restore(record[0] for name, record in states.items() if is_shared(name))
-
-
-def _place_and_tie(ready: tuple[bytes, Any, Any]) -> tuple[bytes, bytes]:
-    return ready[0], tie_of(ready[1])
 
 
 def _no_outcome(found: object) -> FlowMistake:

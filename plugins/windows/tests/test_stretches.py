@@ -20,7 +20,7 @@ from flamestream_windows import triggers as t
 from flamestream_windows import windows as w
 from flamestream_windows.engine import tree
 from flamestream_windows.engine.grouping import Grouping
-from flamestream_windows.flows.stamps import RETRACTION, STAMPED, VALUE
+from flamestream_windows.flows.stamps import LATE, RETRACTION, STAMPED, VALUE
 from flamestream_windows.flows.streams import event_time
 from flamestream_windows.flows.vertices import Grouped
 from flamestream_windows.flows.work import GroupingWork
@@ -91,9 +91,6 @@ class Bench:
         )
         vertex = Grouped("window", route=ByKey(_key), index=3, grouping=grouping, times=STAMPED)
         self.operator = ordered_operator(vertex, site) if together else OrderedOperator(vertex, site)
-        if not together:
-            self.operator._process_run = self.operator._on_mark_run = None
-            self.operator._stored = getattr(self.operator.work, "_exact")  # noqa: B009 - of this work only
         self.operator.watermark.connect(
             {(9, 1): Marking("said", function=int)}, lambda *mark: self.said.append(mark), shared_names()[:1]
         )
@@ -250,10 +247,47 @@ def test_the_short_way_is_taken_by_panes_that_are_grouped_again() -> None:
     }
 
 
+@pytest.mark.parametrize("snapshots", [True, False])
+def test_the_short_way_is_taken_by_sessions_that_grow_join_and_come_late(snapshots: bool) -> None:
+    bench = Bench(Grouping(strategy(w.sessions(microseconds=10)), agg.collect()), together=True, snapshots=snapshots)
+    work = bench.operator.work
+    work.process = work.on_time = None  # type: ignore[assignment, method-assign]
+    times = [100, 120, 105, 130, 95, 150, 112, 147, 200]
+    bench.buffer.run(
+        [_order(time) for time in range(1, 10)], 0, [(VALUE, at, 7 * place) for place, at in enumerate(times)]
+    )
+    bench.buffer.put_mark(behind_record(_order(1)), (9, 1, 97))
+    bench.buffer.put_mark(behind_record(_order(8)), (9, 1, 150))
+    bench.buffer.put_mark(behind_record(_order(9)), (9, 1, 300))
+    bench.buffer.drain(encode_time(20))
+    assert bench.failed == []
+    assert [stamp[2] for _, stamp in bench.outputs if stamp[0] == LATE] == [28]
+    panes = [stamp[2] for _, stamp in bench.outputs if stamp[0] == VALUE]
+    assert [(pane.window, pane.value) for pane in panes] == [
+        ((95, 130), [0, 14, 28, 7, 42]),
+        ((130, 140), [21]),
+        ((147, 160), [35, 49]),
+        ((200, 210), [56]),
+    ]
+
+
+def test_what_is_kept_of_sessions_does_not_grow_with_the_way_to_the_watermark() -> None:
+    """A key may have thousands, in a turn that it shares with others."""
+    bench = Bench(Grouping(strategy(w.sessions(microseconds=10)), agg.count()), together=True, snapshots=False)
+    for start in range(0, 30_000, 300):
+        times = range(start + 1, start + 301)
+        bench.buffer.run([_order(time) for time in times], 0, [(VALUE, time, time // 15 % 7) for time in times])
+        bench.buffer.drain(encode_time(start + 301))
+    assert [len(cells) for cells in bench.operator._by_mark.values()] == [7]
+    bench.buffer.put_mark(behind_record(_order(30_000)), (9, 1, 40_000))
+    bench.buffer.drain(encode_time(40_000))
+    assert (len(bench.outputs), bench.failed, bench.operator._by_mark) == (2001, [], {})
+
+
 @pytest.mark.parametrize("windows", [w.sessions(microseconds=5), w.fixed(microseconds=5)])
 def test_others_take_each_element_alone(windows: Any) -> None:
     work = GroupingWork(Grouping(strategy(windows, emit=t.at_watermark()), agg.count()), STAMPED)
-    assert (work.cells, work.process_run, work.on_mark_run) == (None, None, None)
+    assert work.cells is None
 
 
 class Squares(Sum):

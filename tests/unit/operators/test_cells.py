@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import pytest
 
 from flamecore.abc.operator import GONE, Cells, Part, Site, Turn, Way, Work, each
-from flamecore.model.meta import GlobalTime, encode_time
+from flamecore.model.meta import GlobalTime, encode_child, encode_time
 from flamecore.model.ordered import Marking, Now, Ordered, Outcome, Timer, behind_record, shared_names
 from flamecore.model.vertices import ByKey
 from flamecore.runtime.operators.columns.cells import CellOperator, ordered_operator
@@ -25,7 +25,8 @@ Item = tuple[Any, int, int]
 class Sums(Ordered):
     """The sum of each key and turn, given with every item, and when the watermark has passed the turn.
 
-    A sum with the tag 1 is given again ten later. It fails on multiples of 50, and forgets on multiples of 49.
+    A sum with the tag 1 is given ten later, unless it is a multiple of 3. It fails on multiples of 50, and forgets on
+    multiples of 49.
     """
 
     kind: ClassVar[str] = "sums"
@@ -61,10 +62,11 @@ class SumsWork(Work):
         sums = dict(state[1:] if odd else state)
         turn = (timer.time, timer.tag)
         total = sums.pop(turn)
+        if timer.tag == 1 and total % 3 and timer.time + 10 > now.watermark:
+            sums[timer.time + 10, 2] = total
+            return self._outcome(sums, odd, [])
         if total % 11 == 0:
             raise ValueError(total)
-        if timer.tag == 1 and timer.time + 10 > now.watermark:
-            sums[timer.time + 10, 2] = total
         return self._outcome(sums, odd, [(key, turn, total, now.before)])
 
     def _outcome(self, sums: dict[Any, int], odd: bool, outputs: Sequence[Any]) -> Outcome:
@@ -100,8 +102,11 @@ class SumCells(Cells):
             outputs += [(key, number), (key, sum(sums))]
         return [Part(turn, found.keys(), found_put(found)) for turn, found in new.items()], outputs
 
-    def after(self, turn: Turn, watermark: int) -> Turn | None:
-        return (turn[0] + 10, 2) if turn[1] == 1 and turn[0] + 10 > watermark else None
+    def after(self, turn: Turn, cells: Mapping[Any, Any], watermark: int) -> Mapping[Turn, Mapping[Any, Any]]:
+        if turn[1] != 1 or turn[0] + 10 <= watermark:
+            return {}
+        later = {key: total for key, total in cells.items() if total % 3}
+        return {(turn[0] + 10, 2): later} if later else {}
 
     def end(self, keys: Sequence[Any], cells: Mapping[Any, Any], timer: Timer, now: Now) -> Sequence[Any]:
         if any(cells[key] % 11 == 0 for key in keys):
@@ -239,6 +244,18 @@ def test_a_turn_comes_to_its_keys_in_their_order_whichever_have_come_before(seed
             bench.run(records, [(time - 1, 10 * turn)], time)
     assert alone.outputs == together.outputs
     assert alone.said == together.said
+
+
+def test_keys_of_one_hash_share_a_place_and_their_outputs_are_numbered_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flamecore.runtime.operators.ordered.rank_of", lambda key: 7)
+    same = "flamecore.runtime.operators.columns.cells.rank_codes"
+    monkeypatch.setattr(same, lambda keys: [encode_child(7) for _ in keys])
+    alone, together = Bench(with_cells=False), Bench(with_cells=True)
+    records = [(time, (time % 4, 30, 3)) for time in range(1, 25)]
+    for bench in (alone, together):
+        bench.run(records, [(1, 5), (24, 90)], 30)
+    assert alone.outputs == together.outputs
+    assert len({order for order, _ in together.outputs}) == len(together.outputs) == 2 * 24 + 4
 
 
 def test_what_is_kept_follows_the_cells_that_are_there() -> None:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import flamecore as fc
-from flamecore.abc.operator import Record, Run, Site, Stretch, Watermarks, Way, Work, each
+from flamecore.abc.operator import Cells, Part, Run, Site, Turn, Watermarks, Way, Work, each
 from flamecore.model.batch import AllBut, Beside, DerivedOrders, Orders, RecordOrders, Within, column_of, stamped
 from flamecore.model.drift import Drift
 from flamecore.model.messages import Items
@@ -435,20 +435,36 @@ class Several(Ordered):
         return SeveralWork()
 
 
+class SeveralCells(Cells):
+    """Cells of works that keep no state."""
+
+    def take(
+        self,
+        keys: Sequence[Any],
+        payloads: Sequence[Any],
+        watermarks: Watermarks,
+        cells: Mapping[Turn, Mapping[Any, Any]],
+    ) -> tuple[Sequence[Part], Sequence[Any]]:
+        return (), [(len(keys), payload) for payload in payloads]
+
+    def end(self, keys: Sequence[Any], cells: Mapping[Any, Any], timer: Timer, now: Now) -> Sequence[Any]:
+        raise AssertionError("there is no turn")
+
+    def hold(self, turn: Turn) -> int | None:
+        raise AssertionError("there is no turn")
+
+    def joined(self, cells: Sequence[tuple[Turn, Any]]) -> Any:
+        raise AssertionError("there is no cell")
+
+    def parted(self, state: Any, turns: Sequence[Turn]) -> Sequence[Any] | None:
+        raise AssertionError("there is no state")
+
+
 class SeveralWork(Work):
-    def __init__(self) -> None:
-        self.process_run = self._process_run
+    cells = SeveralCells()
 
     def process(self, key: Any, state: Any, payload: Any, now: Now) -> Outcome:
         return Outcome(None, [(1, payload)])
-
-    def on_time(self, key: Any, state: Any, timer: Timer, now: Now) -> Outcome:
-        raise AssertionError("it sets none")
-
-    def _process_run(
-        self, keys: Sequence[Any], payloads: Sequence[Any], watermarks: Watermarks, records: Mapping[Any, Record | None]
-    ) -> Stretch:
-        return Stretch({}, {}, [(len(keys), payload) for payload in payloads], 1)
 
 
 def test_a_run_goes_on_where_ways_meet_again_in_an_ordered_operation() -> None:

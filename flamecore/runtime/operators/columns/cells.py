@@ -17,17 +17,26 @@ from operator import eq, is_not
 from typing import Any, Final
 
 from flamecore.abc.operator import GONE, Part, Record, Site, Turn, Work
-from flamecore.model.batch import Orders
+from flamecore.model.batch import Orders, children, column_of, extended, many_of, results
 from flamecore.model.hashing import check_key, check_keys
 from flamecore.model.meta import child_codes, decode_time, encode_child
-from flamecore.model.ordered import CLOSING, Now, Ordered, Timer, rank_codes, tie_of
-from flamecore.runtime.operators.ordered import OrderedOperator, Together
+from flamecore.model.ordered import Now, Ordered, Timer, rank_codes, tie_of
+from flamecore.runtime.operators.ordered import OrderedOperator
+
+Taken = tuple[Orders, Sequence[Any], int, dict[Turn, dict[Any, Any]]]
+"""(orders, payloads, watermark, cells before): what has been taken in one call."""
 
 Cut = Sequence[tuple[Turn, Mapping[Any, Any], Mapping[Any, Any]]]
 """For each turn, in order, its cells now, and those of them that were others at some time; None: there was none."""
 
 _MOST_CODES: Final = 1 << 16
 """Most keys whose codes are remembered, if no turn has more."""
+
+_SHORT: Final = 8
+"""Among fewer items one that has to be worked on alone is not looked for: all are."""
+
+_PACKED: Final = 256
+"""Among fewer items orders of outputs are spelled out: to emit outputs by themselves costs more than their orders."""
 
 _DENSE: Final = 8
 """So many times the keys are gone through in their order sooner than they are sorted, or copied than looked for."""
@@ -108,6 +117,7 @@ class CellOperator(OrderedOperator):
         super().__init__(vertex, site, work)
         assert work.cells is not None
         self._cells = work.cells
+        self._all_keys_of = many_of(self._key_of)
         self._find, self._whole = self._record_now, False
         self._codes: dict[Any, bytes] = {}  # of keys, as they are in places
         self._known: list[Any] = []  # the first of these keys, in the order of the codes
@@ -115,43 +125,50 @@ class CellOperator(OrderedOperator):
 
     # -- work ------------------------------------------------------------------------------------------------------
 
-    def _goes_together(self, count: int) -> bool:
-        return True
+    def _work_on(self, orders: Orders, trace: int, payloads: Sequence[Any], apart: bool = False) -> None:
+        """Work on items in columns, as many at once as can be.
 
-    def _run_together(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
+        Args:
+            orders: Their orders.
+            trace: Their trace.
+            payloads: The items.
+            apart: Whether items with a mark between them go apart.
+        """
         start, count = 0, len(orders)
         while start < count:
             self._run_events(orders[start])
-            end, watermarks = self._quiet(orders, start)
+            end, watermarks = self._quiet(orders, start, apart)
             some, those = orders, payloads
             if end - start < count:  # a slice of all would be a copy, and one of each column
                 some, those = orders[start:end], payloads[start:end]
             if len(watermarks) == 1:
                 self._run_stretch(some, trace, those)
             elif not self._is_taken(some, those, watermarks):
-                super()._run_together(some, trace, those)
+                self._work_on(some, trace, those, apart=True)
             start = end
 
-    def _quiet(self, orders: Orders, start: int) -> tuple[int, list[tuple[int, int]]]:
+    def _quiet(self, orders: Orders, start: int, apart: bool) -> tuple[int, list[tuple[int, int]]]:
         """Return up to where no mark makes a turn due, and the watermarks up to there.
 
         The watermarks are as `Cells.take` takes them. The result of a mark that makes no turn due does not depend on
-        whether items behind it have been worked on before.
+        whether items behind it have been worked on before. If they go `apart`, it is up to the next mark.
         """
-        watermarks = [(0, self.watermark.value)]
-        if not self.watermark.marks:
+        watermarks, marks = [(0, self.watermark.value)], self.watermark.marks
+        if not marks:
             return len(orders), watermarks
-        due = self._turns[0][0] if self._turns else CLOSING
+        if apart or not self._turns:  # no turn is known that the first items could wait for
+            return bisect_right(orders, marks[0][0], start), watermarks
         for place, value in self.watermark.coming():
             if place > orders[-1]:
                 break
             behind = bisect_right(orders, place, start)
-            if value is None or value >= due:
+            if value is None or value >= self._turns[0][0]:
                 return behind, watermarks
             watermarks.append((behind - start, value))
         return len(orders), watermarks
 
     def _run_stretch(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
+        """Work on several items with no mark between them."""
         alone: Sequence[int] | None = []
         try:
             alone = self._take(orders, payloads, [(0, self.watermark.value)])
@@ -161,6 +178,30 @@ class CellOperator(OrderedOperator):
             return
         if alone is not None:
             self._run_around(alone, orders, trace, payloads)
+
+    def _run_halves(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
+        """Work on several items of which one fails."""
+        if len(orders) < 2 * _SHORT:
+            self._run_each(orders, trace, payloads)
+            return
+        half = len(orders) // 2
+        self._run_stretch(orders[:half], trace, payloads[:half])
+        self._run_stretch(orders[half:], trace, payloads[half:])
+
+    def _run_around(self, alone: Any, orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
+        """Work on several items, some of them alone.
+
+        `alone` has the places of these; if it is empty, all items are worked on alone.
+        """
+        if not alone or len(alone) * _SHORT > len(orders):
+            self._run_each(orders, trace, payloads)
+            return
+        start = 0
+        for place in (*alone, len(orders)):
+            if start < place:
+                self._run_stretch(orders[start:place], trace, payloads[start:place])
+            self._run_each(orders[place : place + 1], trace, payloads[place : place + 1])
+            start = place + 1
 
     def _is_taken(self, orders: Orders, payloads: Sequence[Any], watermarks: Sequence[tuple[int, int]]) -> bool:
         """Work on several items with marks among them; return False if that cannot be."""
@@ -193,11 +234,19 @@ class CellOperator(OrderedOperator):
             self._add_of(orders, outputs)
         return None
 
+    def _keys(self, payloads: Sequence[Any]) -> Sequence[Any]:
+        """Return the keys of several items."""
+        found = column_of(payloads, self._key_of)  # as where they have come from another partition
+        if found is not None:
+            return found
+        return results(self._key_of, payloads) if self._all_keys_of is None else self._all_keys_of(payloads)
+
     def _run_each(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
+        """Work on items one after another."""
         for place, (order, payload) in enumerate(zip(orders, payloads, strict=True)):
             self._run_events(order)
             if not self._is_taken_alone(order, payload):
-                super()._run_each(orders[place : place + 1], trace, payloads[place : place + 1])
+                super()._work_on(orders[place : place + 1], trace, payloads[place : place + 1])
 
     def _is_taken_alone(self, order: bytes, payload: Any) -> bool:
         """Work on one item by its cells; return False if it needs all the state of its key."""
@@ -269,6 +318,10 @@ class CellOperator(OrderedOperator):
             self._log.append((orders, payloads, self.watermark.value, before))
 
     def _run_turn(self, timer: Timer, keys: dict[Any, Any], mark: bytes, before: int) -> None:
+        turn = (timer.time, timer.tag)
+        keys = self._put_off(turn, keys, mark)
+        if not keys:
+            return
         ranked = self._ranked(keys)
         # Keys of one rank are rare, so the second key of the order is computed only for them.
         codes = self._codes
@@ -284,7 +337,6 @@ class CellOperator(OrderedOperator):
         ):
             return
         # The cells of the keys that are worked on alone have to be found.
-        turn = (timer.time, timer.tag)
         self._by_mark[turn] = keys
         for is_alone, some in groupby(zip(ranked, places, strict=True), key=lambda each: keys[each[0]] is None):
             chosen = [*some]
@@ -298,6 +350,26 @@ class CellOperator(OrderedOperator):
                 self._run_timer(place, key, timer, before)
         self._by_mark.pop(turn, None)
 
+    def _put_off(self, turn: Turn, keys: dict[Any, Any], mark: bytes) -> dict[Any, Any]:
+        """Put cells whose turn has come where they wait for later turns; return the keys whose turn ends."""
+        cells = keys
+        if self._records and None in keys.values():
+            cells = {key: cell for key, cell in keys.items() if cell is not None}
+        later = self._cells.after(turn, cells, self.watermark.value)
+        if not later:
+            return keys
+        moved = set[Any]().union(*later.values())
+        self._hold_turn(turn, -len(moved))
+        for new, some in later.items():
+            self._keys_of(new).update(some)
+            self._hold_turn(new, len(some))
+        if self._snapshots:
+            changed = {turn: {key: cells[key] for key in moved}}
+            changed |= {new: dict.fromkeys(some) for new, some in later.items()}
+            self._log.append(((mark,), (), 0, changed))
+            self._past.note(changed)
+        return {key: cell for key, cell in keys.items() if key not in moved}
+
     def _end(
         self,
         timer: Timer,
@@ -309,7 +381,7 @@ class CellOperator(OrderedOperator):
         *,
         tied: bool,
     ) -> bool:
-        """Work on a timer that a mark makes due for keys with cells.
+        """Work on a timer that a mark makes due for keys with cells, whose turn ends.
 
         Return False if the keys have to go alone.
 
@@ -329,14 +401,9 @@ class CellOperator(OrderedOperator):
             return False
         turn = (timer.time, timer.tag)
         self._hold_turn(turn, -len(ranked))
-        changed: dict[Turn, Any] = {turn: cells}
-        if (later := self._cells.after(turn, self.watermark.value)) is not None:
-            changed[later] = dict.fromkeys(cells)
-            self._keys_of(later).update(cells)
-            self._hold_turn(later, len(ranked))
         if self._snapshots:
-            self._log.append(((mark,), (), 0, changed))
-            self._past.note(changed)
+            self._log.append(((mark,), (), 0, {turn: cells}))
+            self._past.note({turn: cells})
         if not outputs:
             return True
         each = len(outputs) // len(ranked)
@@ -348,6 +415,18 @@ class CellOperator(OrderedOperator):
             for number, place in enumerate(places):
                 self._add(place, outputs[each * number : each * (number + 1)])
         return True
+
+    def _add_of(self, orders: Orders, outputs: Sequence[Any]) -> None:
+        """Add the outputs of several items, equally many of each."""
+        each = len(outputs) // len(orders)
+        if len(orders) < _PACKED:
+            self._orders += [order + code for order in orders for code in child_codes(each)]
+            self._outputs += outputs
+            return
+        # By themselves, so that their orders stay packed.
+        self._emit()
+        made = extended(orders, _FIRST) if each == 1 else children(orders, (each,) * len(orders))
+        self._emit_run(made, self._ident, outputs)
 
     # -- records ---------------------------------------------------------------------------------------------------
 
@@ -473,7 +552,7 @@ class CellOperator(OrderedOperator):
         changes |= self.watermark.cut(before)
         return [changes] if changes else []
 
-    def _midway(self, entry: Together, count: int) -> dict[Turn, dict[Any, Any]]:
+    def _midway(self, entry: Taken, count: int) -> dict[Turn, dict[Any, Any]]:
         """Return the cells after only the first `count` items of `entry`.
 
         The items of an entry went in together.

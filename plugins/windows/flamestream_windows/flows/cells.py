@@ -29,7 +29,7 @@ from flamestream_windows.model.windows import GLOBAL, Calendar, Fixed, Global, S
 Stamp = tuple[int, int, Any]
 Found = tuple[Sequence[Part], Sequence[Stamp]] | list[int]
 
-_NOTHING: Final[Mapping[Any, Any]] = {}
+NOTHING: Final[Mapping[Any, Any]] = {}
 
 
 class GroupCells(Cells):
@@ -49,8 +49,7 @@ class GroupCells(Cells):
         self._aggregate = grouping.aggregate
         self._counts = type(grouping.aggregate) is Count
         self._strategy = strategy = grouping.strategy
-        self._windows = windows = strategy.windows
-        self._size = windows.size if isinstance(windows, (Fixed, Sliding)) else None
+        self._windows = strategy.windows
 
     def take(
         self,
@@ -63,14 +62,13 @@ class GroupCells(Cells):
         if form.kind is not None and any(kinds := [*map(form.kind, payloads)]):
             return [place for place, kind in enumerate(kinds) if kind != VALUE]
         times = in_order(form.times(payloads))
-        first, last = extremes(times)
-        watermark = watermarks[0][1]
-        if first < watermark:
+        span, watermark = extremes(times), watermarks[0][1]
+        if span[0] < watermark:
             return [place for place, at in enumerate(times) if at < watermark]
         if behind(times, watermarks):
             return []
         values = payloads if form.value is None else [*map(form.value, payloads)]
-        return self._take_between(keys, times, values, cells, first, last)
+        return self._take_between(keys, times, values, cells, span, watermark)
 
     def take_alone(
         self, key: Any, payload: Any, watermark: int, cells: Mapping[Turn, Mapping[Any, Any]]
@@ -88,7 +86,7 @@ class GroupCells(Cells):
         # Where a window is over, what comes of it depends on the others of the key, which may hold the marks.
         if not windows or any(window.end <= watermark for window in windows):
             return None
-        found = self._take_between((key,), (at,), (value,), cells, at, at)
+        found = self._take_between((key,), (at,), (value,), cells, (at, at), watermark)
         if not isinstance(found, tuple) or at >= watermark:
             return found if isinstance(found, tuple) else None
         self.tell(LATE)
@@ -98,19 +96,46 @@ class GroupCells(Cells):
         """Return the windows of an element."""
         return {*self._windows.assign(at, value, (GLOBAL,))}
 
+    @abstractmethod
     def _take_between(
         self,
         keys: Sequence[Any],
         times: Sequence[int],
         values: Sequence[Any],
         cells: Mapping[Turn, Mapping[Any, Any]],
-        first: int,
-        last: int,
+        span: tuple[int, int],
+        watermark: int,
     ) -> Found:
-        """Take elements that are not behind the watermark.
+        """Take elements whose windows are not over.
 
-        The arguments are those of `_take`, and the least and the greatest of the times.
+        Args:
+            keys: Key of each.
+            times: Time of each.
+            values: Value of each.
+            cells: The cells of each turn before, by key.
+            span: The least and the greatest of the times.
+            watermark: The watermark before the first of them.
         """
+
+
+class WindowCells(GroupCells):
+    """Cells of windows that do not join: one for each open window."""
+
+    def __init__(self, grouping: Grouping, form: Form) -> None:
+        super().__init__(grouping, form)
+        windows = self._windows
+        self._size = windows.size if isinstance(windows, (Fixed, Sliding)) else None
+
+    def _take_between(
+        self,
+        keys: Sequence[Any],
+        times: Sequence[int],
+        values: Sequence[Any],
+        cells: Mapping[Turn, Mapping[Any, Any]],
+        span: tuple[int, int],
+        watermark: int,
+    ) -> Found:
+        first, last = span
         around = self._windows.stretch(first)
         if around is None:
             return []
@@ -174,7 +199,7 @@ class GroupCells(Cells):
         return (accumulator, number)
 
 
-class FinalCells(GroupCells):
+class FinalCells(WindowCells):
     """Cells of windows that give one pane, when they expire."""
 
     def _take_alike(
@@ -187,7 +212,7 @@ class FinalCells(GroupCells):
             return [_counted(turns[0], keys)], ()
         new: dict[Turn, dict[Any, Any]] = {}
         self._add(new, turns, keys, values, cells)
-        return [_replaced(turn, found) for turn, found in new.items()], ()
+        return [replaced(turn, found) for turn, found in new.items()], ()
 
     def _take(
         self, keys: Sequence[Any], times: Sequence[int], values: Sequence[Any], cells: Mapping[Turn, Mapping[Any, Any]]
@@ -205,7 +230,7 @@ class FinalCells(GroupCells):
                 parts.append(_counted(turns[0], some))
             else:
                 self._add(new, turns, some, those, cells)
-        return [*parts, *[_replaced(turn, found) for turn, found in new.items()]], ()
+        return [*parts, *[replaced(turn, found) for turn, found in new.items()]], ()
 
     def _in_stretches(
         self, keys: Sequence[Any], times: Sequence[int], values: Sequence[Any]
@@ -258,7 +283,7 @@ class FinalCells(GroupCells):
         if self._counts:
             counts = Counter(keys)
             for turn in turns:
-                before, after = cells.get(turn, _NOTHING), new.get(turn)
+                before, after = cells.get(turn, NOTHING), new.get(turn)
                 if after is None:
                     new[turn] = {key: before.get(key, 0) + number for key, number in counts.items()}
                     continue
@@ -268,7 +293,7 @@ class FinalCells(GroupCells):
         create, add = self._aggregate.create, self._aggregate.add_all
         several = by_key(keys, values)
         for turn in turns:
-            before = cells.get(turn, _NOTHING)
+            before = cells.get(turn, NOTHING)
             after = new.setdefault(turn, {})
             for key, those in several.items():
                 found = after.get(key) or before.get(key)
@@ -293,7 +318,7 @@ class FinalCells(GroupCells):
         else:
             result = self._aggregate.result
             values = [result(cells[key][0]) for key in keys]
-        return _stamped(window, panes_of(window, Timing.ON_TIME, keys, values, repeat(0), last=True))
+        return stamped(window, panes_of(window, Timing.ON_TIME, keys, values, repeat(0), last=True))
 
     def hold(self, turn: Turn) -> int:
         return self._window(turn)[1] - 1
@@ -316,8 +341,8 @@ class AgainCells(FinalCells):
         times: Sequence[int],
         values: Sequence[Any],
         cells: Mapping[Turn, Mapping[Any, Any]],
-        first: int,
-        last: int,
+        span: tuple[int, int],
+        watermark: int,
     ) -> Found:
         return self._take(keys, times, values, cells)
 
@@ -338,7 +363,7 @@ class AgainCells(FinalCells):
         new: dict[Turn, dict[Any, Any]] = {}
         for window, (some, those) in several.items():
             self._add(new, [self._turn(window)], some, those, cells)
-        return [_replaced(turn, found) for turn, found in new.items()], ()
+        return [replaced(turn, found) for turn, found in new.items()], ()
 
     def _assigned(self, at: int, value: Any) -> set[Window]:
         return {value.window}
@@ -348,7 +373,7 @@ class AgainCells(FinalCells):
         return Window(turn[1], turn[0] - self._strategy.lateness)
 
 
-class UpdateCells(GroupCells):
+class UpdateCells(WindowCells):
     """Cells of windows that give a pane with each element.
 
     An element is in one window.
@@ -370,7 +395,7 @@ class UpdateCells(GroupCells):
         assert window is not None
         turn = self._turn(window)
         after: dict[Any, int] = {}
-        return [_replaced(turn, after)], self._counted(keys, window, cells.get(turn, _NOTHING), after)
+        return [replaced(turn, after)], self._counted(keys, window, cells.get(turn, NOTHING), after)
 
     def _counted(
         self, keys: Sequence[Any], window: Window, before: Mapping[Any, int], after: dict[Any, int]
@@ -394,7 +419,7 @@ class UpdateCells(GroupCells):
             add(index)
             after[key] = count = index + 1
             add_count(count)
-        return _stamped(window, panes_of(window, Timing.EARLY, keys, counts, indexes, last=False))
+        return stamped(window, panes_of(window, Timing.EARLY, keys, counts, indexes, last=False))
 
     def _take(
         self, keys: Sequence[Any], times: Sequence[int], values: Sequence[Any], cells: Mapping[Turn, Mapping[Any, Any]]
@@ -415,7 +440,7 @@ class UpdateCells(GroupCells):
                     return []
                 start, end = window
                 turn = self._turn(window)
-                after, before = new.setdefault(turn, {}), cells.get(turn, _NOTHING)
+                after, before = new.setdefault(turn, {}), cells.get(turn, NOTHING)
                 stretches.append((len(indexes), window))
             accumulator, index = after.get(key) or before.get(key) or (create(), 0)
             accumulator = accumulator + 1 if counts else add(accumulator, value)
@@ -426,10 +451,10 @@ class UpdateCells(GroupCells):
         firsts = [first for first, _ in stretches]
         for (first, window), behind in zip(stretches, [*firsts[1:], len(keys)], strict=True):
             part = slice(first, behind)
-            stamps += _stamped(
+            stamps += stamped(
                 window, panes_of(window, Timing.EARLY, keys[part], given[part], indexes[part], last=False)
             )
-        return [_replaced(turn, found) for turn, found in new.items()], stamps
+        return [replaced(turn, found) for turn, found in new.items()], stamps
 
     def _take_counted(
         self, keys: Sequence[Any], times: Sequence[int], cells: Mapping[Turn, Mapping[Any, Any]]
@@ -448,9 +473,9 @@ class UpdateCells(GroupCells):
             while behind < count and start <= times[behind] < end:
                 behind += 1
             turn = self._turn(window)
-            stamps += self._counted(keys[first:behind], window, cells.get(turn, _NOTHING), new.setdefault(turn, {}))
+            stamps += self._counted(keys[first:behind], window, cells.get(turn, NOTHING), new.setdefault(turn, {}))
             first = behind
-        return [_replaced(turn, found) for turn, found in new.items()], stamps
+        return [replaced(turn, found) for turn, found in new.items()], stamps
 
     def _spread(self, cell: Any) -> tuple[Any, int]:
         return (cell, cell) if self._plain else cell
@@ -460,9 +485,9 @@ class UpdateCells(GroupCells):
             return (accumulator, number)
         return accumulator if accumulator == number else None
 
-    def after(self, turn: Turn, watermark: int) -> Turn | None:
+    def after(self, turn: Turn, cells: Mapping[Any, Any], watermark: int) -> Mapping[Turn, Mapping[Any, Any]]:
         expiry = self._strategy.expiry(self._window(turn))
-        return None if expiry < watermark else (expiry + 1, turn[1])
+        return {} if expiry < watermark else {(expiry + 1, turn[1]): cells}
 
     def end(self, keys: Sequence[Any], cells: Mapping[Any, Any], timer: Timer, now: Now) -> Sequence[Stamp]:
         return ()
@@ -509,7 +534,7 @@ def by_key(keys: Sequence[Any], values: Sequence[Any]) -> Mapping[Any, Sequence[
     return several
 
 
-def _stamped(window: Window, panes: Iterable[Pane[Any, Any]]) -> list[Stamp]:
+def stamped(window: Window, panes: Iterable[Pane[Any, Any]]) -> list[Stamp]:
     """Return the stamps of panes of a window."""
     return [*zip(repeat(VALUE), repeat(window[1] - 1), panes, strict=False)]
 
@@ -532,7 +557,7 @@ def _count(keys: Sequence[Any], cells: dict[Any, Any]) -> None:
     Counter.update(cast("Counter[Any]", cells), keys)
 
 
-def _replaced(turn: Turn, found: Mapping[Any, Any]) -> Part:
+def replaced(turn: Turn, found: Mapping[Any, Any]) -> Part:
     return Part(turn, found.keys(), partial(_replace, found))
 
 

@@ -14,6 +14,7 @@ from flamecore.model.types import returned
 from flamestream_windows.engine.functions import FnRecord, Function
 from flamestream_windows.engine.grouping import Grouping
 from flamestream_windows.engine.values import Record
+from flamestream_windows.flows.sessions import SessionWork
 from flamestream_windows.flows.stamps import Form
 from flamestream_windows.flows.work import FunctionWork, GroupingWork
 from flamestream_windows.model.aggregates import Aggregate, Named, Top
@@ -49,7 +50,11 @@ class Grouped(Ordered):
         return self.times.shown(payload)
 
     def work(self) -> Work:
-        work = GroupingWork(self.grouping, self.times, isinstance(self.grouping.strategy.windows, Same))
+        strategy = self.grouping.strategy
+        if strategy.is_sessions:
+            work: GroupingWork = SessionWork(self.grouping, self.times)
+        else:
+            work = GroupingWork(self.grouping, self.times, isinstance(strategy.windows, Same))
         return work if self.watch is None else self.watch(work)
 
     def wrapped(self, wrap: Wrap) -> Grouped:

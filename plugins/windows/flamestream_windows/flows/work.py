@@ -26,7 +26,6 @@ from flamestream_windows.engine.grouping import Grouping
 from flamestream_windows.engine.tree import every, find, row_of
 from flamestream_windows.engine.values import Clock, Drop, Element, Emit, Firing, Late, Moment, Record, Watermark
 from flamestream_windows.flows.cells import group_cells
-from flamestream_windows.flows.sessions import SessionRuns
 from flamestream_windows.flows.slim import alike
 from flamestream_windows.flows.stamps import DROPPED, LATE, RETRACTION, VALUE, Form
 from flamestream_windows.model.contents import spelled
@@ -133,9 +132,14 @@ class TimedWork(Work):
             return Outcome(None, outputs)
         timers = self._timers(record, moment)
         if waiting is None:
-            return Outcome(self._stored(record), outputs, timers, self._step.hold(record))
+            return Outcome(self._stored(record), outputs, timers, self._hold(record))
         timers.append(Timer(*waiting.outputs[waiting.first][0], True))  # then comes the next
-        return Outcome(waiting, outputs, timers, self._step.hold(record))
+        return Outcome(waiting, outputs, timers, self._hold(record))
+
+    def _hold(self, record: Any) -> int | None:
+        """Return where a record holds the marks."""
+        hold: int | None = self._step.hold(record)
+        return hold
 
     def _stored(self, record: Any) -> Any:
         """Return a record as the state of its key."""
@@ -170,21 +174,16 @@ class GroupingWork(TimedWork):
     def __init__(self, step: Grouping, form: Form, keeps_windows: bool = False) -> None:
         super().__init__(step, form, keeps_windows)
         self._alike = alike(step)
-        self.stored = self._exact
         if self._alike is not None:
             self.cells = group_cells(step, form)
             if self.cells is not None:
                 self.cells.tell = self._count
-            if step.strategy.is_sessions:
-                runs = SessionRuns(step, form)
-                self.process_run, self.on_mark_run, self.least = runs.take, runs.end, 1
-                self.stored = lambda record: self._exact(runs.exact(record))
 
     def leave_out(self, key: Any, state: Any, timer: Timer, now: Now) -> Outcome | None:
         # A processing time that is past is not due again.
         return super().leave_out(key, state, timer, now) if timer.mark else None
 
-    def _exact(self, record: Kept) -> Kept:
+    def stored(self, record: Kept) -> Kept:
         """Return a record with its windows as a tuple, as `Work.stored`."""
         state, timers, hold = record
         if type(state) is not Record or type(state.open) is tuple:

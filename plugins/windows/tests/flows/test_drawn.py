@@ -247,7 +247,6 @@ def panes_look_at_the_partition(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def begin(self: Any, *arguments: Any) -> None:
         made(self, *arguments)
-        self.process_run = self.on_time_run = None
         self.holds, self.lowest = {}, MIN
 
     def counted(self: Any, method: Any, key: Any, state: Any, given: Any, now: Now) -> Any:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable
 from typing import TypeVar
 
 from flamecore.errors import FlameError
+from flamecore.testing.progress import patience
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ async def within(limit_s: float, law: str, awaitable: Awaitable[T], what: str) -
         LawBroken: It takes too long, or raises an error.
     """
     try:
-        async with asyncio.timeout(limit_s):
+        async with patience(limit_s):
             return await awaitable
     except TimeoutError:
         raise LawBroken(law, f"{what}: nothing happened for {limit_s} s") from None

@@ -14,6 +14,7 @@ from flamecore.runtime.config.layers import from_program
 from flamecore.runtime.config.read import make_config
 from flamecore.runtime.launch import make_job
 from flamecore.testing.flows.reference import interpret
+from flamecore.testing.progress import patiently
 
 CYCLES = ("first", "second", "third")
 NUMBERS = [(number * 7919) % 97 for number in range(400)]
@@ -73,7 +74,7 @@ def run(folder: Path, workers: int, owners: int | None, drain_at: int | None) ->
             job.drain()
         await running
 
-    asyncio.run(asyncio.wait_for(live(), 60))
+    asyncio.run(patiently(live(), 60))
 
 
 @pytest.mark.parametrize("story", [(1, 2, 3, 1), (4, 1, 4, 2), (2, 2, 3, 3)])

@@ -157,7 +157,6 @@ def test_workers_in_other_processes_find_it(best: Any, tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         capture_output=True,
         text=True,
-        timeout=100,
     )
     assert done.returncode == 0, done.stderr
     lines = (tmp_path / "top.jsonl").read_text("utf-8").splitlines()

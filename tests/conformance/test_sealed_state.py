@@ -91,9 +91,7 @@ class Job:
     def call(self, *words: str, dies: bool = False) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, **({"DIE": "1"} if dies else {})}
         line = [sys.executable, "-c", "from flamecore.cli import main; main()", *words]
-        return subprocess.run(
-            line, cwd=self.folder, capture_output=True, text=True, timeout=LIMIT_S, check=False, env=environment
-        )
+        return subprocess.run(line, cwd=self.folder, capture_output=True, text=True, check=False, env=environment)
 
     def run(self) -> None:
         """Run it to the end of its input."""

@@ -78,7 +78,7 @@ class Job:
         """Call flamestream; returns what it prints."""
         sets = [word for each in self.settings for word in ("--set", each)]
         line = [sys.executable, "-c", self._call, *words, "--json", *sets]
-        done = subprocess.run(line, cwd=self.folder, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        done = subprocess.run(line, cwd=self.folder, capture_output=True, text=True, check=False)
         assert done.returncode == exits, done.stdout + done.stderr
         told: dict[str, Any] = json.loads(done.stdout)
         return told

@@ -8,10 +8,13 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+
+from flamecore.testing.progress import Patience
 
 HOME = "/srv/words"
 """Where each machine has its files; commands run there."""
@@ -28,7 +31,7 @@ exec bash -c "$4"
 
 
 def _ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True, timeout=20)
+    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
 
 
 class Command:
@@ -55,13 +58,14 @@ class Command:
     def wait(self, limit_s: float = 60, *, code: int | None = 0) -> str:
         """Wait for the end, and return the output.
 
-        It must end in time, with that exit code; None: with any.
+        It must end with that exit code; None: with any. The limit counts time without progress.
         """
-        try:
-            found = self._process.wait(limit_s)
-        except subprocess.TimeoutExpired:
-            self.end()
-            raise AssertionError(f"not at its end after {limit_s} s; it said:\n{self.said}") from None
+        limit = Patience(limit_s)
+        while (found := self._process.poll()) is None:
+            if limit.passed():
+                self.end()
+                raise AssertionError(f"not at its end, without progress for {limit_s} s; it said:\n{self.said}")
+            time.sleep(0.05)
         assert code in (found, None), f"ended with code {found}; it said:\n{self.said}"
         return self.said
 
@@ -111,7 +115,7 @@ class Machines:
             command.end()
             print(f"--- {command.text}\n{command.said}")  # to be seen when a test fails
         for space in self._made:
-            subprocess.run(["ip", "netns", "del", space], check=False, capture_output=True, timeout=20)
+            subprocess.run(["ip", "netns", "del", space], check=False, capture_output=True)
 
     def _space(self, name: str) -> str:
         return f"{self._prefix}-{name}"

@@ -15,6 +15,7 @@ from flamecore.testing.bench.transports import Make, Note, Setup
 from flamecore.testing.checks.transports import CHECKS, FaultyTransportTests, TransportTests, check_channels
 from flamecore.testing.faults import BAD_NETWORKS, Disconnects, Faulty, Proxy
 from flamecore.testing.laws import LawBroken
+from flamecore.testing.progress import patience
 from flamestream_inproc import InprocTransport, Options
 
 LIMIT_S = 10.0
@@ -182,7 +183,7 @@ def test_a_proxy_damages_a_connection_in_every_way(way: str) -> None:
 
     async def run(folder: str) -> None:
         echo = Echo()
-        async with asyncio.timeout(LIMIT_S), Proxy(await echo.start(folder if way == "unix" else ""), seed=1) as proxy:
+        async with patience(LIMIT_S), Proxy(await echo.start(folder if way == "unix" else ""), seed=1) as proxy:
             reader, writer = await connect(proxy.location)
             writer.write(b"good")
             assert await reader.readexactly(4) == b"good"
@@ -230,7 +231,7 @@ def test_a_proxy_stalls_and_cuts_again_and_again_until_it_is_closed() -> None:
         echo = Echo()
         location = await echo.start("")
         time = asyncio.get_running_loop().time
-        async with asyncio.timeout(LIMIT_S), Proxy(location) as proxy:
+        async with patience(LIMIT_S), Proxy(location) as proxy:
             proxy.stall_often(0.05)
             reader, writer = await connect(proxy.location)
             held = 0
@@ -240,7 +241,7 @@ def test_a_proxy_stalls_and_cuts_again_and_again_until_it_is_closed() -> None:
                 assert await reader.readexactly(1) == b"a"
                 held += time() - begun > 0.02
             writer.close()
-        async with asyncio.timeout(LIMIT_S), Proxy(location) as proxy:
+        async with patience(LIMIT_S), Proxy(location) as proxy:
             proxy.cut_often(0.01)
             for _ in range(3):
                 reader, writer = await connect(proxy.location)
@@ -256,7 +257,7 @@ def test_a_proxy_stalls_and_cuts_again_and_again_until_it_is_closed() -> None:
 def test_what_is_sent_over_a_bad_network_comes_or_is_cut_or_has_other_bits(network: str) -> None:
     async def run() -> None:
         echo, sent = Echo(), bytes(200_000)
-        async with asyncio.timeout(LIMIT_S), Proxy(await echo.start(""), seed=1) as proxy:
+        async with patience(LIMIT_S), Proxy(await echo.start(""), seed=1) as proxy:
             BAD_NETWORKS[network](proxy)
             while True:
                 reader, writer = await connect(proxy.location)

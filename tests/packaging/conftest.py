@@ -22,7 +22,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return Path(built)
     folder = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT)]
-    subprocess.run(command, check=True, timeout=110, stdin=subprocess.DEVNULL)
+    subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
     (found,) = folder.glob("flamestream-*.whl")
     return found
 
@@ -50,7 +50,6 @@ class Installed:
             env=environ,
             cwd=self.away,
             stdin=subprocess.DEVNULL,
-            timeout=110,
         )
 
     def evaluate(self, code: str) -> Any:

@@ -19,6 +19,7 @@ import pytest
 
 from flamecore.abc.registry import RegistryContext
 from flamecore.runtime.cluster.job_record import JobRecord, key_of, read
+from flamecore.testing.progress import Patience
 
 if TYPE_CHECKING:
     from flamestream_nats.testing import NatsServer
@@ -128,10 +129,10 @@ def shell(tmp_path: Path, server: NatsServer) -> Iterator[Shell]:
 
 def wait_for(condition: Callable[[], object], process: subprocess.Popen[str], limit_s: float = 30) -> None:
     """Wait until something is so, as long as a process runs."""
-    end = time.monotonic() + limit_s
+    limit = Patience(limit_s)
     while not condition():
         assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < end, "it has not happened in time"
+        assert not limit.passed(), "it has not happened in time"
         time.sleep(0.05)
 
 
@@ -152,7 +153,7 @@ def test_a_joining_worker_finds_the_job_by_its_name(shell: Shell, transport: str
     workers = [shell.start("worker", "--join", shell.server.url, "--job", "slow", "--name", name) for name in names]
     wait_for(lambda: shell.output("out.jsonl"), job)
     looked = shell.start("status", shell.server.url, "--job", "slow", "--json")
-    said, trouble = looked.communicate(timeout=30)
+    said, trouble = looked.communicate()
     assert looked.returncode == 0, trouble
     assert json.loads(said)["nodes"]["w1"]["parts"] == ["worker/0"]
     record = shell.record()
@@ -165,7 +166,7 @@ def test_a_joining_worker_finds_the_job_by_its_name(shell: Shell, transport: str
     assert record.fronts == (("lines", "long", "worker/0"),)
     job.send_signal(signal.SIGINT)  # it drains
     for process in (job, *workers):
-        _, trouble = process.communicate(timeout=60)
+        _, trouble = process.communicate()
         assert process.returncode == 0, trouble
     record = shell.record()
     assert record is not None
@@ -177,13 +178,13 @@ def test_a_joining_worker_finds_a_job_without_registry_through_its_server(shell:
 
     def answers() -> bool:
         looked = shell.start("status", shell.server.url, "--job", "slow")
-        looked.communicate(timeout=30)
+        looked.communicate()
         return looked.returncode == 0
 
     wait_for(answers, job)
     workers = [shell.start("worker", "--join", shell.server.url, "--job", "slow") for _ in range(2)]
     for process in (job, *workers):
-        _, trouble = process.communicate(timeout=60)
+        _, trouble = process.communicate()
         assert process.returncode == 0, trouble
     assert len(shell.output("out.jsonl")) == 20
 
@@ -194,15 +195,15 @@ def test_a_second_supervisor_is_refused_and_follows_when_the_first_is_gone(shell
     first = shell.job(transport, "long", "first.jsonl", registry__lease_s=3)
     wait_for(lambda: shell.output("first.jsonl"), first)
     second = shell.job(transport, "short", "second.jsonl")
-    _, said = second.communicate(timeout=30)
+    _, said = second.communicate()
     assert second.returncode == 2
     assert f"(process {first.pid}), since incarnation {incarnation}" in said
     assert not shell.output("second.jsonl")
     assert first.poll() is None, "the first one has not been troubled"
     first.kill()
-    first.communicate(timeout=10)
+    first.communicate()
     third = shell.job(transport, "short", "third.jsonl")
-    _, said = third.communicate(timeout=60)
+    _, said = third.communicate()
     assert third.returncode == 0, said
     assert len(shell.output("third.jsonl")) == 20
     record = shell.record()
@@ -214,6 +215,6 @@ def test_a_worker_that_joins_an_unknown_job_is_refused(shell: Shell) -> None:
     joined = shell.start(
         "worker", "--join", shell.server.url, "--job", "other", "--set", "registry.use=nats", "--name", "w1"
     )
-    _, said = joined.communicate(timeout=30)
+    _, said = joined.communicate()
     assert joined.returncode == 1
     assert "the registry has no entry for job 'other'" in said

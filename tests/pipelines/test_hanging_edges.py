@@ -11,7 +11,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +18,8 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+
+from flamecore.testing.progress import Patience
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of Windows are other ones")
 
@@ -190,17 +191,14 @@ def start(settings: Sequence[str], source: str = "lines", flow: str = "flow") ->
 def running(settings: Sequence[str], source: str = "lines", flow: str = "flow") -> Iterator[subprocess.Popen[str]]:
     """Yield a job, from when a part of it hangs."""
     job = start(settings, source, flow)
-    limit = threading.Timer(LIMIT_S, job.kill)
-    limit.start()
     try:
-        end = time.monotonic() + LIMIT_S
+        limit = Patience(LIMIT_S)
         while not Path("hanging").exists():
             assert job.poll() is None, job.communicate()[1]
-            assert time.monotonic() < end
+            assert not limit.passed()
             time.sleep(0.02)
         yield job
     finally:
-        limit.cancel()
         job.kill()
         job.wait()
 
@@ -236,7 +234,7 @@ def assert_the_next_run_completes(on: list[str]) -> None:
     """Once nothing hangs any more: every output is there, once."""
     Path("hang").unlink()
     again = start(settings(on))
-    _, said = again.communicate(timeout=LIMIT_S)
+    _, said = again.communicate()
     assert again.returncode == 0, said
     assert is_complete()
 
@@ -246,7 +244,7 @@ def assert_the_next_run_completes(on: list[str]) -> None:
 def test_a_write_that_never_returns_ends_the_job(on: list[str], when: str, how: str) -> None:
     Path("hang").write_text(f"{when} {how}")
     with running([*settings(on), "job.sink_timeout_s=1"]) as job:
-        _, said = job.communicate(timeout=LIMIT_S)
+        _, said = job.communicate()
     assert job.returncode == 1, said
     assert "error: sink 'out' was given 1 s to write a batch of " in said
     assert "its output is stored below time " in said
@@ -258,7 +256,7 @@ def test_a_drained_job_does_not_wait_for_ever(on: list[str]) -> None:
     Path("hang").write_text("before ignores")
     with running([*settings(on), "job.sink_timeout_s=2"]) as job:
         job.send_signal(signal.SIGINT)
-        _, said = job.communicate(timeout=LIMIT_S)
+        _, said = job.communicate()
     assert job.returncode == 1
     assert "sink 'out' was given 2 s to write a batch" in said
 
@@ -266,7 +264,7 @@ def test_a_drained_job_does_not_wait_for_ever(on: list[str]) -> None:
 def test_a_snapshot_that_waits_for_a_sink_says_so() -> None:
     Path("hang").write_text("before waits")
     with running([*settings([]), "state.commit_timeout_s=1", "job.grace_s=1"]) as job:
-        _, said = job.communicate(timeout=LIMIT_S)
+        _, said = job.communicate()
     assert job.returncode == 1
     assert "is not complete after 1 s; sink 'out' has been asked for " in said
 
@@ -277,7 +275,7 @@ def test_an_epoch_that_ends_does_not_wait_for_ever(grpc: list[str], how: str) ->
     on = [*grpc, "job.workers=2"]
     with running([*settings(on), "job.sink_timeout_s=3"]) as job:
         kill_a_worker(job)
-        _, said = job.communicate(timeout=LIMIT_S)
+        _, said = job.communicate()
     assert job.returncode == 1
     assert "sink 'out' was given 3 s to write a batch" in said
     assert_the_next_run_completes(on)
@@ -286,7 +284,7 @@ def test_an_epoch_that_ends_does_not_wait_for_ever(grpc: list[str], how: str) ->
 def test_a_reader_that_does_not_stop_ends_the_job(on: list[str]) -> None:
     with running([*on, "sink.out.path=out.jsonl", "job.source_timeout_s=1"], source="stuck") as job:
         job.send_signal(signal.SIGINT)
-        _, said = job.communicate(timeout=LIMIT_S)
+        _, said = job.communicate()
     assert job.returncode == 1, said
     assert "source 'lines' was given 1 s to leave off reading, and has not done it" in said
     assert "job.source_timeout_s" in said
@@ -294,7 +292,7 @@ def test_a_reader_that_does_not_stop_ends_the_job(on: list[str]) -> None:
 
 def test_a_store_that_does_not_close_is_abandoned() -> None:
     with running([*settings([]), "state.use=stuck", "state.commit_timeout_s=1"]) as job:
-        _, said = job.communicate(timeout=LIMIT_S)
+        _, said = job.communicate()
     assert job.returncode == 1, said
     assert "error: store 'stuck' was given 1 s to close, and has not done it" in said
     assert is_complete()
@@ -311,7 +309,7 @@ def test_a_job_whose_worker_dies_does_not_wait_for_a_sink_that_hangs(grpc: list[
     Path("hang").write_text(f"before {how}")
     with running([*grpc, "job.workers=2", *PLAIN, "job.max_in_flight=16"]) as job:
         kill_a_worker(job)
-        _, said = job.communicate(timeout=LIMIT_S)
+        _, said = job.communicate()
     assert job.returncode == 1, said
     assert "was killed by SIGKILL\n  The job has ended." in said
     assert "\nalso: sink 'out' was given 1 s more to write a batch of " in said
@@ -324,7 +322,7 @@ def test_a_failure_behind_a_hanging_batch_is_reported(on: list[str], how: str, m
     Path("hang").write_text(f"before {how}")
     monkeypatch.setenv("LEAST", "0")
     with running([*on, *PLAIN[1:]], source="bad") as job:
-        _, said = job.communicate(timeout=LIMIT_S)
+        _, said = job.communicate()
     assert job.returncode == 1, said
     assert "error: sink 'out' was given 1 s more to write a batch of 1 payloads, and has not done it" in said
     assert "job.grace_s says how long it may take" in said
@@ -338,7 +336,7 @@ def test_a_job_whose_other_sink_fails_does_not_wait_for_one_that_hangs(
     Path("hang").write_text(f"before {how}")
     monkeypatch.setenv("LEAST", "0")
     with running([*on, *PLAIN, "sink.other.use=broken", "sink.other.path=other.jsonl"], flow="two") as job:
-        _, said = job.communicate(timeout=LIMIT_S)
+        _, said = job.communicate()
     assert job.returncode == 1, said
     assert "error: the disk is gone\n" in said
     assert "\nalso: sink 'out' was given 1 s more to write a batch of " in said
@@ -367,7 +365,7 @@ def test_a_sink_that_is_only_slow_writes_its_batch_to_the_end(
         assert what[ends] in told
         assert "sink 'out' has been asked for " in told
         Path("go").touch()
-        _, said = job.communicate(timeout=LIMIT_S)
+        _, said = job.communicate()
     assert job.returncode == 1, said
     assert what[ends] in said
     assert "also:" not in said
@@ -393,7 +391,7 @@ def test_a_failing_record_fails_again_when_the_job_resumes_before_it(
                 break
         Path("hang").unlink()
         Path("go").touch()
-        _, said = job.communicate(timeout=LIMIT_S)
+        _, said = job.communicate()
     assert job.returncode == 1, said
     assert "error: 'map:upper' failed: ValueError: no such line\n" in said
     assert "also:" not in said

@@ -16,6 +16,7 @@ import flamecore as fc
 from flamecore.runtime.config.layers import from_program
 from flamecore.runtime.config.read import make_config
 from flamecore.runtime.launch import make_job
+from flamecore.testing.progress import patience
 
 MUCH = [number % 97 for number in range(20_000)]
 LIMIT_S = 60.0
@@ -47,7 +48,7 @@ def test_an_idle_front_delays_no_other(clock: str, workers: int) -> None:
         given = {"busy": busy(), "idle": idle(), "ended": [], "counts": counts}
         job = make_job(make_config(from_program(settings)), flow, given=given)
         running = asyncio.create_task(job.run())
-        async with asyncio.timeout(LIMIT_S):
+        async with patience(LIMIT_S):
             wanted = len(MUCH)
             while (len(counts) if clock == "wall" else job.stats().items_in) < wanted:
                 assert not running.done(), await running

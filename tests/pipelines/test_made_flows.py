@@ -88,7 +88,6 @@ def test_every_process_finds_the_flow_that_a_function_made(tmp_path: Path, over:
         cwd=elsewhere,
         capture_output=True,
         text=True,
-        timeout=LIMIT_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr

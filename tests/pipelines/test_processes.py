@@ -19,6 +19,8 @@ from textwrap import dedent
 import pytest
 from words import where_joined
 
+from flamecore.testing.progress import Patience
+
 APP = """
     import flamecore as fc
 
@@ -170,10 +172,8 @@ def command(*arguments: str | Path) -> list[str]:
     return [sys.executable, "-m", "flamecore", *map(str, arguments)]
 
 
-def run(*arguments: str | Path, stdin: str | None = None, limit_s: float = 60) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(*arguments), input=stdin, capture_output=True, text=True, timeout=limit_s, check=False
-    )
+def run(*arguments: str | Path, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(*arguments), input=stdin, capture_output=True, text=True, check=False)
 
 
 def words(count: int) -> str:
@@ -197,9 +197,9 @@ def children(pid: int) -> list[int]:
 
 
 def wait_for(condition: object, limit_s: float = 20) -> None:
-    end = time.monotonic() + limit_s
+    limit = Patience(limit_s)
     while not condition():  # type: ignore[operator]
-        assert time.monotonic() < end, "it has not happened in time"
+        assert not limit.passed(), "it has not happened in time"
         time.sleep(0.02)
 
 
@@ -352,7 +352,7 @@ def test_a_worker_that_is_killed_ends_the_job_and_is_named(tmp_path: Path, over:
     workers = children(job.pid)
     assert len(workers) == 2
     os.kill(workers[1], signal.SIGKILL)
-    _, said = job.communicate(timeout=20)
+    _, said = job.communicate()
     assert job.returncode == 1
     assert "SIGKILL" in said
     assert "worker-1" in said
@@ -363,7 +363,7 @@ def test_no_worker_survives_its_supervisor(tmp_path: Path, over: list[str]) -> N
     job = slow_job(tmp_path, over)
     workers = children(job.pid)
     job.kill()
-    job.communicate(timeout=10)
+    job.communicate()
     wait_for(lambda: not any(alive(pid) for pid in workers), limit_s=10)
 
 
@@ -381,7 +381,7 @@ def test_the_next_run_removes_what_a_killed_supervisor_left(tmp_path: Path, over
             workers = children(other.pid)
             (left,) = set(Path(place).glob("flamestream-*")) - in_use
             other.kill()
-            other.communicate(timeout=10)
+            other.communicate()
             wait_for(lambda: not any(alive(pid) for pid in workers), limit_s=10)
             assert left.exists(), "a killed process clears nothing away"
             app = write(tmp_path, "app.py", APP)
@@ -392,7 +392,7 @@ def test_the_next_run_removes_what_a_killed_supervisor_left(tmp_path: Path, over
             assert one.poll() is None
         finally:
             one.send_signal(signal.SIGINT)
-            _, said = one.communicate(timeout=30)
+            _, said = one.communicate()
         assert one.returncode == 0, said
         assert list(Path(place).glob("flamestream-*")) == []
 
@@ -400,7 +400,7 @@ def test_the_next_run_removes_what_a_killed_supervisor_left(tmp_path: Path, over
 def test_ctrl_c_drains(tmp_path: Path, over: list[str]) -> None:
     job = slow_job(tmp_path, over)
     job.send_signal(signal.SIGINT)
-    _, said = job.communicate(timeout=30)
+    _, said = job.communicate()
     assert job.returncode == 0, said
     delivered = (tmp_path / "out.jsonl").read_text().splitlines()
     assert 0 < len(delivered) < 20_000
@@ -419,7 +419,6 @@ def test_a_client_that_reaches_no_job_fails_at_once(tmp_path: Path, name: str, s
         env={**os.environ, "FLAMESTREAM_TOKEN": "not a secret"},
         capture_output=True,
         text=True,
-        timeout=20,
         check=False,
         cwd=tmp_path,
     )  # fmt: skip
@@ -444,7 +443,6 @@ def test_an_address_where_nothing_listens_is_told_at_once(tmp_path: Path, scheme
         env={**os.environ, "FLAMESTREAM_TOKEN": "not a secret"},
         capture_output=True,
         text=True,
-        timeout=60,
         check=False,
         cwd=tmp_path,
     )
@@ -489,7 +487,7 @@ def test_a_job_that_waits_for_its_workers_ends_at_the_first_signal(
         assert "waits 600 s for 2 workers" in job.stderr.readline()
         wait_for(lambda: handles(job.pid, signal.SIGTERM))
         job.send_signal(number)
-        _, said = job.communicate(timeout=20)
+        _, said = job.communicate()
     finally:
         job.kill()
     assert job.returncode == 0, said
@@ -529,7 +527,7 @@ def test_a_signal_to_all_processes_of_a_job_drains_it(tmp_path: Path, over: list
     try:
         wait_for(lambda: out.exists() and out.stat().st_size > 1000)
         os.killpg(job.pid, number)
-        _, said = job.communicate(timeout=60)
+        _, said = job.communicate()
     finally:
         job.kill()
     assert job.returncode == 0, said
@@ -587,7 +585,6 @@ def test_workers_join_a_job_from_elsewhere(tmp_path: Path) -> None:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=20,
             check=False,
         )
         assert looked.returncode == 0, looked.stderr
@@ -597,7 +594,7 @@ def test_workers_join_a_job_from_elsewhere(tmp_path: Path) -> None:
         assert facts["outputs_per_s"]["counts"] > 0
         assert facts["key_groups"] == {"worker/1": [0, 127]}
         (tmp_path / "linger").unlink()
-        assert [process.wait(timeout=60) for process in started] == [0, 0, 0]
+        assert [process.wait() for process in started] == [0, 0, 0]
         assert len(out.read_text().splitlines()) == 1_000
     finally:
         for process in started:

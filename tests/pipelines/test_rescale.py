@@ -21,6 +21,7 @@ from flamecore.errors import JobError
 from flamecore.model.messages import CONTROL, Rescale
 from flamecore.runtime.cluster.client import Client
 from flamecore.runtime.codec.codec import Codec
+from flamecore.testing.progress import Patience, patiently
 
 pytestmark = pytest.mark.grpc
 
@@ -65,7 +66,7 @@ def free_port() -> int:
 
 def ask(port: int, *arguments: str) -> subprocess.CompletedProcess[str]:
     line = command(arguments[0], f"grpc://127.0.0.1:{port}", "--job", "words", *arguments[1:], "--json")
-    return subprocess.run(line, env=environment(), capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(line, env=environment(), capture_output=True, text=True, check=False)
 
 
 def environment() -> dict[str, str]:
@@ -92,8 +93,8 @@ def start(folder: Path, port: int, state: bool, *more: str) -> subprocess.Popen[
 
 
 def wait_until_it_runs(port: int) -> None:
-    end = time.monotonic() + 20
-    while time.monotonic() < end:
+    limit = Patience(20)
+    while not limit.passed():
         asked = ask(port, "status")
         if asked.returncode == 0 and json.loads(asked.stdout)["items_in"] > 0:
             return
@@ -117,7 +118,7 @@ def test_key_groups_move_while_the_job_runs(tmp_path: Path) -> None:
         hosting = [node for node in status["nodes"].values() if node["parts"]]
         assert len(hosting) == 3
         (tmp_path / "hurry").touch()  # until here it must not end, however slow the commands are
-        _, said = job.communicate(timeout=60)
+        _, said = job.communicate()
     finally:
         job.kill()
         job.wait()
@@ -141,7 +142,7 @@ def test_a_job_without_state_refuses_to_rescale(tmp_path: Path) -> None:
         assert ask(port, "status").returncode == 0
     finally:
         job.terminate()
-        job.communicate(timeout=30)
+        job.communicate()
 
 
 def test_a_request_to_an_ending_job_is_answered(tmp_path: Path) -> None:
@@ -157,7 +158,7 @@ def test_a_request_to_an_ending_job_is_answered(tmp_path: Path) -> None:
         asked = ask(port, "rescale", "-w", "3")
         assert "the job has come to its end" in asked.stderr
         (tmp_path / "stay").unlink()
-        _, said = job.communicate(timeout=60)
+        _, said = job.communicate()
     finally:
         job.kill()
         job.wait()
@@ -181,7 +182,7 @@ def test_a_client_hears_that_the_supervisor_left_without_an_answer(tmp_path: Pat
             pass
         await supervisor.aclose()
         with pytest.raises(JobError, match="job 'j' is not there"):
-            await asyncio.wait_for(asking, 30)
+            await patiently(asking, 30)
 
     asyncio.run(run())
 
@@ -197,7 +198,7 @@ def test_a_worker_of_another_version_is_turned_away(tmp_path: Path) -> None:
         )
         joining = ["worker", "--join", f"grpc://127.0.0.1:{port}", "--job", "words", "--name", "old"]
         line = [sys.executable, "-c", program, *joining]
-        old = subprocess.run(line, env=environment(), capture_output=True, text=True, timeout=60, check=False)
+        old = subprocess.run(line, env=environment(), capture_output=True, text=True, check=False)
         assert old.returncode != 0
         assert "old runs flamestream 0.0.1, and the supervisor" in old.stderr
         asked = ask(port, "status")
@@ -205,5 +206,5 @@ def test_a_worker_of_another_version_is_turned_away(tmp_path: Path) -> None:
         assert "old" not in json.loads(asked.stdout)["nodes"]
     finally:
         job.terminate()
-        _, said = job.communicate(timeout=30)
+        _, said = job.communicate()
     assert "node.refused" in said

@@ -22,6 +22,7 @@ from flamecore.abc.source import EdgeContext
 from flamecore.errors import ConfigError, SinkError, TimeRegressionError
 from flamecore.model.meta import MAX_TIME, MIN_TIME
 from flamecore.testing.checks.edges import SinkTests
+from flamecore.testing.progress import patiently
 
 
 class Count(NamedTuple):
@@ -340,7 +341,7 @@ def test_a_commit_that_is_still_under_way_when_the_sink_is_back_is_waited_for(se
         await made.write(3, [3])
         await made.aclose()
 
-    asyncio.run(asyncio.wait_for(run(), 60))
+    asyncio.run(patiently(run(), 60))
     assert query(server, "SELECT value FROM late ORDER BY seq") == [(1,), (2,), (3,)]
 
 

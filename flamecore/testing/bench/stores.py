@@ -21,6 +21,7 @@ import msgspec
 from flamecore.abc.store import Store, StoreContext
 from flamecore.errors import FlameError, StoreError
 from flamecore.testing.laws import LawBroken, within
+from flamecore.testing.progress import patience
 
 T = TypeVar("T")
 S = TypeVar("S", bound=Store)
@@ -49,7 +50,7 @@ def using(store: S, do: Callable[[S], Awaitable[T]]) -> T:
     """
 
     async def run() -> T:
-        async with asyncio.timeout(LIMIT_S):
+        async with patience(LIMIT_S):
             await store.open()
             try:
                 return await do(store)
@@ -155,7 +156,7 @@ class Bench:
     async def refused(self, law: str, awaitable: Awaitable[Any], what: str) -> None:
         """Check that a call ends with StoreError."""
         try:
-            async with asyncio.timeout(self.setup.limit_s):
+            async with patience(self.setup.limit_s):
                 found = await awaitable
         except StoreError:
             return

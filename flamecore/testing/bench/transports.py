@@ -16,6 +16,7 @@ from flamecore.abc.transport import Endpoint, Transport, TransportContext
 from flamecore.errors import FlameError, PeerGoneError
 from flamecore.runtime.codec.codec import Codec
 from flamecore.testing.laws import LawBroken, within
+from flamecore.testing.progress import patience
 
 T = TypeVar("T")
 
@@ -131,7 +132,7 @@ class Bench:
         """Check that a call, or the awaitable it returns, ends with an error."""
         wanted = f"{what} must raise {error.__name__}, and"
         try:
-            async with asyncio.timeout(self.setup.limit_s):
+            async with patience(self.setup.limit_s):
                 result = call()
                 if isinstance(result, Awaitable):
                     await result
@@ -167,7 +168,7 @@ class Bench:
             taking.cancel()
             said.cancel()
             with suppress(TimeoutError):  # a transport may take no notice
-                async with asyncio.timeout(self.setup.limit_s):
+                async with patience(self.setup.limit_s):
                     await asyncio.gather(taking, said, return_exceptions=True)
         return got
 

@@ -168,6 +168,6 @@ def test_without_the_extra_the_error_names_it() -> None:
         from flamecore.cli import main
         main(["certs", "init", "/nowhere/certs"])
     """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 3
     assert "pip install 'flamestream[certs]'" in done.stderr

@@ -59,7 +59,6 @@ def flamestream(*arguments: str | Path, folder: Path, given: str = "") -> str:
         input=given,
         capture_output=True,
         encoding="utf-8",
-        timeout=LIMIT_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr

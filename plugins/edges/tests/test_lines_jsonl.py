@@ -345,7 +345,9 @@ def test_lines_are_encoded_ahead_as_they_are_written(tmp_path: Path, odd: Any) -
         assert (tmp_path / str(number)).read_bytes() == encode_lines([Circle(Point(1), 2.0), odd, "b"])
 
 
-@pytest.mark.parametrize("refused", [object(), "a\ud800", "\ud800\n", {1: "\ud800"}], ids=repr)
+@pytest.mark.parametrize(
+    "refused", [object(), "a\ud800", "\ud800\n", {1: "\ud800"}], ids=["object", "surrogate", "line", "dict"]
+)
 def test_a_payload_without_a_line_is_refused_where_it_would_be_written(tmp_path: Path, refused: Any) -> None:
     lines = encoded("a", refused, "b")
     assert lines == ['"a"\n', refused, '"b"\n']

@@ -67,7 +67,7 @@ def test_standard_input_may_be_a_file(tmp_path: Path) -> None:
     path = tmp_path / "in.txt"
     path.write_text("".join(f"line {number}\n" for number in range(20_000)))
     with path.open("rb") as file, python(ECHO, stdin=file, stdout=subprocess.PIPE) as process:
-        output, _ = process.communicate(timeout=30)
+        output, _ = process.communicate()
     assert output == path.read_bytes()
 
 
@@ -80,7 +80,7 @@ def test_closed_standard_input_is_the_end(target: Any) -> None:
         out = os.open(os.devnull, os.O_RDONLY)
     with python(ECHO, stdin=out, stdout=subprocess.PIPE) as process:
         os.close(out)
-        assert process.communicate(timeout=30)[0] == b""
+        assert process.communicate()[0] == b""
     assert process.returncode == 0
 
 

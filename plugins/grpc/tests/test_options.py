@@ -20,6 +20,7 @@ import structlog
 from flamecore.abc.transport import Endpoint, JobAddress, TransportContext
 from flamecore.errors import ConfigError, ConnectError, PeerGoneError, TransportClosedError, TransportError
 from flamecore.events import TRANSPORT_EXPOSED
+from flamecore.testing.progress import patience
 from flamestream_grpc import GrpcTransport, Options, environment
 from flamestream_grpc.options import joined, parse
 from flamestream_grpc.safety import exposed
@@ -254,7 +255,7 @@ def test_a_place_where_nobody_listens_is_an_error(mesh: Any, location: str) -> N
             sender = await a.bind("a/0")
             assert not sender.send_nowait("b/0", "hello")
             for _ in range(2):
-                async with asyncio.timeout(LIMIT_S):
+                async with patience(LIMIT_S):
                     with pytest.raises(ConnectError, match=f"there is no answer at {made.locations['b']}") as caught:
                         await sender.send("b/0", "hello")
                 assert caught.value.location == made.locations["b"]
@@ -274,7 +275,7 @@ def test_a_peer_that_listens_later_is_waited_for(mesh: Any) -> None:
             await asyncio.wait((sends,), timeout=0.2)
             b = await made.add("b")
             receiver = await b.bind("b/0")
-            async with asyncio.timeout(LIMIT_S):
+            async with patience(LIMIT_S):
                 await sends
                 assert (await receiver.receive()).message == "hello"
 
@@ -295,7 +296,7 @@ def test_a_place_where_something_else_listens_is_an_error(mesh: Any) -> None:
             made.locations["b"] = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
             a = await made.add("a", Options(connect_timeout_s=0.2))
             sender = await a.bind("a/0")
-            async with asyncio.timeout(LIMIT_S):
+            async with patience(LIMIT_S):
                 with pytest.raises(ConnectError):
                     await sender.send("b/0", "hello")
             server.close()
@@ -317,7 +318,7 @@ def test_a_last_attempt_without_an_answer_hides_no_reason(mesh: Any) -> None:
             made.locations["b"] = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
             a = await made.add("a", Options(connect_timeout_s=2.0))
             sender = await a.bind("a/0")
-            async with asyncio.timeout(LIMIT_S):
+            async with patience(LIMIT_S):
                 with pytest.raises(
                     ConnectError, match=r"there is no answer at .*, tried \d+ times: (?!no answer in time)"
                 ):
@@ -341,11 +342,11 @@ def test_an_address_that_is_not_bound_is_an_error(mesh: Any) -> None:
                 with pytest.raises(PeerGoneError):
                     sender.send_nowait(to, "hello")
             await sender.send("b/0", "hello")
-            async with asyncio.timeout(LIMIT_S):
+            async with patience(LIMIT_S):
                 with pytest.raises(PeerGoneError, match="no endpoint is bound to b/0"):
                     await flood(sender)
             receiver = await b.bind("b/0")
-            async with asyncio.timeout(LIMIT_S):
+            async with patience(LIMIT_S):
                 while (got := receiver.receive_nowait()) is None:
                     try:
                         sender.send_nowait("b/0", "late")

@@ -13,6 +13,7 @@ from flamecore import errors
 from flamecore.abc.transport import Endpoint, Transport, TransportContext
 from flamecore.testing.checks.transports import TransportTests
 from flamecore.testing.faults import Proxy
+from flamecore.testing.progress import patience
 from flamestream_grpc import GrpcTransport, Options
 
 LIMIT_S = 10.0
@@ -66,7 +67,7 @@ def test_a_killed_process_is_reported_once(pair: Any, listen: str, sends: str) -
                 there.wire._tell("flood", 0, "here/0", made.locations["here"], "theirs")
                 await ours.receive()
             there.wire.process.send_signal(signal.SIGKILL)
-            async with asyncio.timeout(LIMIT_S):
+            async with patience(LIMIT_S):
                 await made.loss.wait()
                 for task in floods:
                     with pytest.raises(errors.PeerGoneError, match="without having closed"):
@@ -90,7 +91,7 @@ def test_a_stopped_process_is_reported(pair: Any) -> None:
             await ours.send("there/0", "hello")
             await theirs.receive()
             there.wire.process.send_signal(signal.SIGSTOP)
-            async with asyncio.timeout(LIMIT_S):
+            async with patience(LIMIT_S):
                 await made.loss.wait()
             assert [location for location, _ in made.lost["here"]] == [made.locations["there"]]
 
@@ -109,7 +110,7 @@ def test_a_busy_process_is_not_reported(pair: Any) -> None:
             await theirs.receive()
             there.wire._tell("block", 1.5)
             await ours.send("there/0", "busy?")
-            async with asyncio.timeout(LIMIT_S):
+            async with patience(LIMIT_S):
                 assert (await theirs.receive()).message == "busy?"
             assert (await ours.receive()).message == "hello"
             assert made.lost == {}
@@ -132,7 +133,7 @@ def test_a_busy_process_whose_connection_breaks_is_waited_for(pair: Any) -> None
             there.wire._tell("block", 3 * here.options.reconnect_timeout_s)
             there.wire._tell("send", 0, "here/0", proxy.location, "after")
             proxy.cut()
-            async with asyncio.timeout(LIMIT_S):
+            async with patience(LIMIT_S):
                 assert (await ours.receive()).message == "after"
             assert proxy.connections == 2
             assert made.lost == {}
@@ -179,7 +180,7 @@ def test_a_successor_at_the_same_address_is_another_process(pair: Any, remote: A
             try:
                 heirs = await heir.bind("there/0")
                 await heirs.send("here/0", "I am new")
-                async with asyncio.timeout(LIMIT_S):
+                async with patience(LIMIT_S):
                     assert (await ours.receive()).message == "I am new"
                     await made.loss.wait()
                 assert len(made.lost["here"]) == 1

@@ -20,6 +20,7 @@ from flamecore.abc.transport import Endpoint
 from flamecore.errors import ConnectError, FrameError, PeerGoneError
 from flamecore.events import MESSAGE_REFUSED
 from flamecore.runtime.codec.codec import Codec
+from flamecore.testing.progress import patience
 from flamecore.toolkit.frames import HEADER_BYTES, Frame, Framing
 from flamestream_grpc import GrpcTransport, Options
 from flamestream_grpc.calls import HELLO, INSTANCE, LOCATION, METHOD, TOKEN
@@ -52,7 +53,7 @@ async def raw(
     async with aio.insecure_channel(location, [("grpc.use_local_subchannel_pool", 1)]) as channel:
         call = channel.stream_stream(METHOD)(metadata=aio.Metadata(*metadata))
         try:
-            async with asyncio.timeout(LIMIT_S):
+            async with patience(LIMIT_S):
                 if not impatient and not await call.initial_metadata():
                     return await call.code(), await call.details()
                 for message in messages:
@@ -129,7 +130,7 @@ def test_a_wrong_frame_is_refused_and_the_good_peer_goes_on(
             assert told == [(MESSAGE_REFUSED, "b/0")] * (reason == "codec")
             assert b.refused == {reason: 1} if reason == "broken" else b.refused[reason] == 1
             await good.send("b/0", "after")
-            async with asyncio.timeout(LIMIT_S):
+            async with patience(LIMIT_S):
                 got = [(await target.receive()).message for _ in range(2)]
             assert got == ["before", "after"]
             assert target.receive_nowait() is None
@@ -149,7 +150,7 @@ def test_good_frames_before_a_wrong_one_count(mesh: Any) -> None:
             await raw(made.locations["b"], frame() + frame(sequence=2) + frame(sequence=3)[:-1])
             assert [(await target.receive()).message for _ in range(2)] == ["a message"] * 2
             assert b.refused["length"] == 1
-            async with asyncio.timeout(LIMIT_S):
+            async with patience(LIMIT_S):
                 await made.loss.wait()
             assert [location for location, _ in made.lost["b"]] == ["unix:/nowhere"]
 
@@ -171,7 +172,7 @@ def test_random_and_flipped_bytes_are_refused(mesh: Any) -> None:
                 code, _ = await raw(made.locations["b"], data)
                 assert code in (grpc.StatusCode.DATA_LOSS, grpc.StatusCode.FAILED_PRECONDITION)
                 await good.send("b/0", number)
-                async with asyncio.timeout(LIMIT_S):
+                async with patience(LIMIT_S):
                     assert (await target.receive()).message == number
             assert b.refused.total() == 60
             assert set(b.refused) <= {"short", "magic", "version", "oversized", "length", "damaged"}
@@ -251,7 +252,7 @@ def test_a_refused_peer_that_does_not_read_is_cut_off(mesh: Any, monkeypatch: py
                     while True:
                         await call.write(b"nonsense")
 
-                async with asyncio.timeout(LIMIT_S):
+                async with patience(LIMIT_S):
                     with pytest.raises((aio.AioRpcError, asyncio.InvalidStateError)):
                         await chatter()
             assert b.refused == {"short": 1}
@@ -267,7 +268,7 @@ def test_a_sender_of_an_unknown_class_hears_of_it(mesh: Any) -> None:
             a, b = await made.add("a", codec=Codec([Unknown])), await made.add("b")
             endpoint, target = await a.bind("a/0"), await b.bind("b/0")
             await endpoint.send("b/0", "known")
-            async with asyncio.timeout(LIMIT_S):
+            async with patience(LIMIT_S):
                 with pytest.raises(PeerGoneError, match=r"Unknown.* was not declared"):
                     await flood(endpoint, Unknown(1))
             assert "was not declared" in str(made.lost["a"][0][1])
@@ -298,7 +299,7 @@ def test_a_process_with_another_token_hears_of_it(mesh: Any) -> None:
             a, b = await made.add("a", token="another"), await made.add("b")
             await b.bind("b/0")
             endpoint = await a.bind("a/0")
-            async with asyncio.timeout(LIMIT_S):
+            async with patience(LIMIT_S):
                 with pytest.raises(ConnectError, match=r"does not let this process in.*token") as caught:
                     await endpoint.send("b/0", "hello")
             assert caught.value.location == made.locations["b"]
@@ -318,7 +319,7 @@ def test_a_process_of_another_job_hears_of_it(mesh: Any, change: dict[str, Any],
             a, b = await made.add("a", **change), await made.add("b")
             await b.bind("b/0")
             endpoint = await a.bind("a/0")
-            async with asyncio.timeout(LIMIT_S):
+            async with patience(LIMIT_S):
                 with pytest.raises(ConnectError, match=text):
                     await endpoint.send("b/0", "hello")
             assert b.refused == {next(iter(change)): 1}
@@ -405,7 +406,7 @@ def test_a_peer_that_sends_nonsense_is_refused(mesh: Any) -> None:
             a = await made.add("a")
             endpoint = await a.bind("a/0")
             await endpoint.send("b/0", "hello")
-            async with asyncio.timeout(LIMIT_S):
+            async with patience(LIMIT_S):
                 await made.loss.wait()
             await server.stop(0)
             return a, str(made.lost["a"][0][1])

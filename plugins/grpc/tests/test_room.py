@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from flamecore.errors import SendTimeout, TransportClosedError
+from flamecore.testing.progress import patience
 from flamestream_grpc import GrpcTransport, Options
 
 LIMIT_S = 10.0
@@ -55,10 +56,10 @@ def test_a_sender_waits_and_memory_is_bounded(mesh: Any, options: Options, frame
             # Receivers that read are not blocked by one that does not.
             for number in range(2 * frames):
                 await senders[0].send("b/quick", number)
-                async with asyncio.timeout(LIMIT_S):
+                async with patience(LIMIT_S):
                     assert (await quick.receive()).message == number
             for _ in range(3 * 500):
-                async with asyncio.timeout(LIMIT_S):
+                async with patience(LIMIT_S):
                     await slow.receive()
             await asyncio.gather(*floods)
 
@@ -85,7 +86,7 @@ def test_a_stalled_network_bounds_what_is_kept(mesh: Any) -> None:
                 assert 49_000 < kept_bytes(a) < 60_000
                 proxy.resume()
                 for _ in range(sent):
-                    async with asyncio.timeout(LIMIT_S):
+                    async with patience(LIMIT_S):
                         await receiver.receive()
                 await a.aclose()
 
@@ -149,7 +150,7 @@ def test_a_cancelled_send_is_not_sent(mesh: Any) -> None:
             await asyncio.wait(waiting, timeout=0.05)
             waiting[1].cancel()
             await asyncio.wait((waiting[1],))
-            async with asyncio.timeout(LIMIT_S):
+            async with patience(LIMIT_S):
                 assert [(await receiver.receive()).message for _ in range(3)] == [0, 1, 3]
             await asyncio.gather(waiting[0], waiting[2])
 

@@ -19,6 +19,7 @@ from structlog.testing import capture_logs
 from flamecore.errors import ConfigError, ConnectError
 from flamecore.events import CERTIFICATES_REFUSED, CERTIFICATES_REPLACED
 from flamecore.testing.faults import Proxy
+from flamecore.testing.progress import patience
 from flamestream_grpc import Options
 from flamestream_grpc.certificates import read
 
@@ -46,7 +47,7 @@ async def spoken(location: str, certificates: Any, version: ssl.TLSVersion) -> s
     context.maximum_version = version
     context.set_alpn_protocols(["h2"])
     host, _, port = location.rpartition(":")
-    async with asyncio.timeout(LIMIT_S):
+    async with patience(LIMIT_S):
         _, writer = await asyncio.open_connection(host, int(port), ssl=context)
     found: str = writer.get_extra_info("ssl_object").version()
     writer.close()
@@ -122,7 +123,7 @@ def test_a_new_process_speaks_tls_1_3_only(certificates: Any, first: str) -> Non
         with pytest.raises((OSError, ssl.SSLError)):
             asyncio.run(spoken(location, certificates, ssl.TLSVersion.TLSv1_2))
     finally:
-        _, said = process.communicate(timeout=LIMIT_S)
+        _, said = process.communicate()
     assert (process.returncode, said) == (0, "")
 
 
@@ -137,7 +138,7 @@ def test_a_new_process_speaks_tls_1_3_only(certificates: Any, first: str) -> Non
 def test_a_process_that_would_speak_tls_1_2_does_not_listen(
     certificates: Any, first: str, environment: dict[str, str], hint: str
 ) -> None:
-    said, error = listener(first, certificates, **environment).communicate(timeout=LIMIT_S)
+    said, error = listener(first, certificates, **environment).communicate()
     assert said == ""
     assert "TransportError: cannot listen at 127.0.0.1:" in error
     assert "gRPC would speak TLS 1.2 there, and 1.3 is the least" in error
@@ -148,7 +149,7 @@ def test_the_environment_may_refuse_tls_1_2_for_whoever_imports_grpc_first(certi
     process = listener("import grpc", certificates, GRPC_SSL_CIPHER_SUITES="ECDHE-PSK-CHACHA20-POLY1305")
     assert process.stdout is not None
     location = process.stdout.readline().strip()
-    process.communicate(timeout=LIMIT_S)
+    process.communicate()
     assert location.startswith("127.0.0.1:")
 
 
@@ -335,7 +336,7 @@ def test_a_connection_that_waits_for_bytes_that_never_come_is_replaced(mesh: Any
                 assert (await receiver.receive()).message == "before"
                 proxy.damages = True
                 await sender.send("b/0", "after")
-                async with asyncio.timeout(LIMIT_S):
+                async with patience(LIMIT_S):
                     assert (await receiver.receive()).message == "after"
                 assert proxy.flips == 1
                 assert made.lost == {}

@@ -12,6 +12,7 @@ import pytest
 from flamecore.abc.transport import TransportContext
 from flamecore.errors import MissingDependencyError
 from flamecore.runtime.codec.codec import Codec
+from flamecore.testing.progress import patience
 from flamestream_nats import NatsTransport, Options
 from flamestream_nats.testing import NatsServer, program
 
@@ -74,7 +75,7 @@ class Job:
 
     async def next_lost(self) -> tuple[str, Exception]:
         """Return the next lost process's location and error."""
-        async with asyncio.timeout(LIMIT_S):
+        async with patience(LIMIT_S):
             return await self.lost.get()
 
 

@@ -13,6 +13,7 @@ import trustme
 
 from flamecore.abc.transport import TransportContext
 from flamecore.errors import ConfigError, ConnectError, FlameError, TransportError
+from flamecore.testing.progress import patience
 from flamestream_nats import NatsTransport, Options
 from flamestream_nats.testing import NatsServer, ServerTls
 
@@ -40,7 +41,7 @@ async def talk(url: str, **options: Any) -> None:
     context = TransportContext(job="test", codec=_Text(), token="t0ken")
     left, right = (NatsTransport(Options(**{"servers": (url,), **options}), context) for _ in range(2))
     try:
-        async with asyncio.timeout(10):
+        async with patience(10):
             a, b = await left.bind("worker/0"), await right.bind("worker/1")
             await a.send("worker/1", "hello")
             assert (await b.receive()).message == "hello"
@@ -180,7 +181,7 @@ def test_a_permission_the_server_denies_is_an_error(job: Any) -> None:
     users = [{"user": "ann", "password": SECRET, "permissions": permissions}]
 
     async def run(server: NatsServer) -> None:
-        async with job(server.url, {"user": "ann", "password": SECRET}) as made, asyncio.timeout(10):
+        async with job(server.url, {"user": "ann", "password": SECRET}) as made, patience(10):
             left = await made.join("left")
             a = await left.bind("worker/0")
             a.send_nowait("worker/1", "hello")

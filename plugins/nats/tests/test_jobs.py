@@ -94,6 +94,6 @@ def test_kills_at_any_moment_do_not_change_the_outputs(killed: str, tmp_path: Pa
                         with contextlib.suppress(subprocess.TimeoutExpired):
                             job.wait(chance.random() / 4)
                     job.kill()
-        done = subprocess.run(command, cwd=tmp_path, timeout=60, check=False)
+        done = subprocess.run(command, cwd=tmp_path, check=False)
         assert done.returncode == 0
         assert asyncio.run(outputs(server.url)) == expected()

@@ -11,6 +11,7 @@ import pytest
 from flamecore.abc.transport import Endpoint
 from flamecore.errors import ConnectError
 from flamecore.testing import faults
+from flamecore.testing.progress import patience
 from flamestream_nats.testing import NatsServer
 
 COUNT = 4000
@@ -29,7 +30,7 @@ async def carried(sender: Endpoint, receiver: Endpoint, trouble: Callable[[], Aw
 
     talking = asyncio.create_task(talk())
     got: list[int] = []
-    async with asyncio.timeout(LIMIT_S):
+    async with patience(LIMIT_S):
         while len(got) < COUNT:
             got.append((await receiver.receive()).message)
             ahead.release()
@@ -44,7 +45,7 @@ def test_without_trouble_nothing_is_sent_twice(server: NatsServer, job: Any) -> 
     """A bound address receives at once; else the first messages came late."""
 
     async def run() -> None:
-        async with job(server.url) as made, asyncio.timeout(LIMIT_S):
+        async with job(server.url) as made, patience(LIMIT_S):
             left, right = await made.join("left"), await made.join("right")
             for number in range(50):
                 a, b = await left.bind(f"worker/{2 * number}"), await right.bind(f"worker/{2 * number + 1}")
@@ -63,7 +64,7 @@ def test_a_flush_that_times_out_does_not_end_reading(server: NatsServer, job: An
     """The server confirms a flush that was given up."""
 
     async def run() -> None:
-        async with job(server.url) as made, asyncio.timeout(LIMIT_S):
+        async with job(server.url) as made, patience(LIMIT_S):
             left, right = await made.join("left"), await made.join("right")
             a, b = await left.bind("worker/0"), await right.bind("worker/1")
             for number in range(20):
@@ -97,7 +98,7 @@ def test_a_process_comes_in_though_its_first_connections_break(
 
     async def run() -> None:
         async with Cutting(server.url.removeprefix("nats://")) as proxy, job(f"nats://{proxy.location}") as made:
-            async with asyncio.timeout(LIMIT_S):
+            async with patience(LIMIT_S):
                 left = await made.join("left")
                 a, b = await left.bind("worker/0"), await left.bind("worker/1")
                 await a.send("worker/1", "after")
@@ -111,7 +112,7 @@ def test_a_cancelled_wait_for_the_end_of_a_connection_ends_no_other(server: Nats
     """In asyncio all wait for one future, which is cancelled with the first of them."""
 
     async def run() -> None:
-        async with job(server.url) as made, asyncio.timeout(LIMIT_S):
+        async with job(server.url) as made, patience(LIMIT_S):
             left = await made.join("left")
             wire = left._exchange._connection._client._transport
             for _ in range(2):
@@ -137,7 +138,7 @@ def test_a_transport_closes_while_it_reconnects(server: NatsServer, job: Any, mo
             except asyncio.CancelledError:
                 raise ConnectionRefusedError from None
 
-        async with job(server.url) as made, asyncio.timeout(LIMIT_S):
+        async with job(server.url) as made, patience(LIMIT_S):
             left = await made.join("left")
             monkeypatch.setattr("flamestream_nats.client._Wire.connect", refused)
             left.disconnect()
@@ -194,7 +195,7 @@ def test_messages_sent_while_the_server_is_away_arrive(job: Any) -> None:
             server.kill()
             assert all(a.send_nowait("worker/1", number) for number in range(200))
             server.start()
-            async with asyncio.timeout(LIMIT_S):
+            async with patience(LIMIT_S):
                 assert [(await b.receive()).message for _ in range(200)] == [*range(200)]
 
     with NatsServer() as server:
@@ -211,7 +212,7 @@ def test_closing_waits_for_a_server_that_is_away(job: Any) -> None:
             closing = asyncio.create_task(a.aclose())
             await asyncio.sleep(0.05)
             server.start()
-            async with asyncio.timeout(LIMIT_S):
+            async with patience(LIMIT_S):
                 await closing
                 assert (await b.receive()).message == "last"
 
@@ -259,7 +260,7 @@ def test_messages_arrive_over_a_slow_connection(server: NatsServer, job: Any, pr
             a, b = await left.bind("worker/0"), await right.bind("worker/1")
             wire.pause_s = 0.002
             body = "x" * 100_000
-            async with asyncio.timeout(LIMIT_S):
+            async with patience(LIMIT_S):
                 for _ in range(2):
                     await a.send("worker/1", body)
                 assert [(await b.receive()).message for _ in range(2)] == [body] * 2
@@ -317,7 +318,7 @@ def test_a_slow_receiver_makes_its_sender_wait_and_loses_nothing(job: Any) -> No
                 await asyncio.wait((talking,), timeout=0.1)
             assert seen == 10
             assert not a.send_nowait("worker/1", None)
-            async with asyncio.timeout(LIMIT_S):
+            async with patience(LIMIT_S):
                 for number in range(400):
                     assert (await b.receive()).message[0] == number
                 await talking
@@ -339,7 +340,7 @@ def test_a_receiver_that_the_server_drops_gets_everything_all_the_same(job: Any,
             bodies = [(number, b"x" * 500_000) for number in range(30)]
             for body in bodies:
                 assert a.send_nowait("worker/1", body)
-            async with asyncio.timeout(LIMIT_S):
+            async with patience(LIMIT_S):
                 while not any("slow consumer" in line.lower() for line in server.lines):
                     await asyncio.sleep(0.01)
                 wire.flows.set()
@@ -354,7 +355,7 @@ def test_an_address_is_bound_while_the_server_is_away(job: Any) -> None:
     """Requests lost in the outage are made again once the server is back."""
 
     async def run(server: NatsServer) -> None:
-        async with job(server.url) as made, asyncio.timeout(LIMIT_S):
+        async with job(server.url) as made, patience(LIMIT_S):
             left, right = await made.join("left"), await made.join("right")
             a = await left.bind("worker/0")
             for moment in range(8):  # of binding, which asks the server for several things

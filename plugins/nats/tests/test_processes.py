@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from flamecore.errors import PeerGoneError
+from flamecore.testing.progress import patience
 from flamestream_nats.testing import NatsServer
 
 ECHO = """
@@ -57,7 +58,7 @@ async def start(url: str) -> Child:
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     assert process.stdout is not None
-    async with asyncio.timeout(LIMIT_S):
+    async with patience(LIMIT_S):
         location = (await process.stdout.readline()).decode().strip()
     assert location
     return Child(process, location)
@@ -67,7 +68,7 @@ def test_processes_exchange_messages_and_close(server: NatsServer, job: Any) -> 
     async def run() -> None:
         child = await start(server.url)
         try:
-            async with job(server.url) as made, asyncio.timeout(LIMIT_S):
+            async with job(server.url) as made, patience(LIMIT_S):
                 endpoint = await (await made.join("here")).bind("worker/0")
                 for number in range(500):
                     await endpoint.send("worker/1", (number, "x" * 1000))
@@ -89,7 +90,7 @@ def test_a_killed_process_is_reported(server: NatsServer, job: Any, busy: bool) 
     async def run() -> None:
         child = await start(server.url)
         try:
-            async with job(server.url) as made, asyncio.timeout(LIMIT_S):
+            async with job(server.url) as made, patience(LIMIT_S):
                 endpoint = await (await made.join("here")).bind("worker/0")
                 await endpoint.send("worker/1", 0)
                 assert (await endpoint.receive()).message == 0
@@ -123,7 +124,7 @@ def test_a_hanging_process_is_waited_for_and_then_reported(server: NatsServer, j
         try:
             async with job(server.url, {"heartbeat_s": 0.05, "silence_timeout_s": 1.0}) as made:
                 endpoint = await (await made.join("here")).bind("worker/0")
-                async with asyncio.timeout(LIMIT_S):
+                async with patience(LIMIT_S):
                     await endpoint.send("worker/1", 0)
                     await endpoint.receive()
                     child.process.send_signal(signal.SIGSTOP)

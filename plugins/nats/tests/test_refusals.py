@@ -16,6 +16,7 @@ from structlog.testing import capture_logs
 from flamecore.errors import FrameError
 from flamecore.events import MESSAGE_REFUSED
 from flamecore.runtime.codec.codec import Codec
+from flamecore.testing.progress import patience
 from flamecore.toolkit.frames import Frame, Framing
 from flamestream_nats import NatsTransport
 from flamestream_nats.channels.envelope import Envelope, Kind
@@ -100,7 +101,7 @@ def test_foreign_messages_are_refused_and_counted(server: NatsServer, job: Any, 
     reason, data, reply = LONE[what]
 
     async def run() -> None:
-        async with job(server.url) as made, a_stranger(server) as stranger, asyncio.timeout(10):
+        async with job(server.url) as made, a_stranger(server) as stranger, patience(10):
             left, right = await made.join("left"), await made.join("right")
             a, b = await left.bind("worker/0"), await right.bind("worker/1")
             await a.send("worker/1", "before")
@@ -135,7 +136,7 @@ def test_without_a_token_damage_and_strangers_are_still_seen(server: NatsServer,
     ]
 
     async def run() -> None:
-        async with job(server.url, token="") as made, a_stranger(server) as stranger, asyncio.timeout(10):
+        async with job(server.url, token="") as made, a_stranger(server) as stranger, patience(10):
             left, right = await made.join("left"), await made.join("right")
             a, b = await left.bind("worker/0"), await right.bind("worker/1")
             for _, data in wrong:
@@ -154,7 +155,7 @@ def test_replayed_messages_change_nothing(server: NatsServer, job: Any) -> None:
     """A client that may listen on the server records the job, and plays it back."""
 
     async def run() -> None:
-        async with job(server.url, {"heartbeat_s": 0.1}) as made, a_stranger(server) as stranger, asyncio.timeout(10):
+        async with job(server.url, {"heartbeat_s": 0.1}) as made, a_stranger(server) as stranger, patience(10):
             left, right = await made.join("left"), await made.join("right")
             heard = []
 
@@ -189,7 +190,7 @@ def test_forged_messages_of_the_server_are_refused(server: NatsServer, job: Any)
     """A stranger forges notices of missing subscribers, and writes to a process."""
 
     async def run() -> None:
-        async with job(server.url, {"heartbeat_s": 0.02}) as made, a_stranger(server) as stranger, asyncio.timeout(10):
+        async with job(server.url, {"heartbeat_s": 0.02}) as made, a_stranger(server) as stranger, patience(10):
             left, right = await made.join("left"), await made.join("right")
             a, b = await left.bind("worker/0"), await right.bind("worker/1")
             await a.send("worker/1", 0)
@@ -216,7 +217,7 @@ def test_forged_messages_of_the_server_are_refused(server: NatsServer, job: Any)
 
 def test_another_process_cannot_speak_for_an_address_that_is_connected(server: NatsServer, job: Any) -> None:
     async def run() -> None:
-        async with job(server.url) as made, a_stranger(server) as stranger, asyncio.timeout(10):
+        async with job(server.url) as made, a_stranger(server) as stranger, patience(10):
             left, right = await made.join("left"), await made.join("right")
             a, b = await left.bind("worker/0"), await right.bind("worker/1")
             await a.send("worker/1", 0)
@@ -296,7 +297,7 @@ def test_a_sender_that_does_not_wait_for_room_is_refused(
     monkeypatch.setattr("flamestream_nats.channels.incoming.MOST_FRAMES", 5)
 
     async def run() -> None:
-        async with job(server.url, {"window_frames": 100}) as made, asyncio.timeout(10):
+        async with job(server.url, {"window_frames": 100}) as made, patience(10):
             left, right = await made.join("left"), await made.join("right")
             a, b = await left.bind("worker/0"), await right.bind("worker/1")
             for number in range(8):

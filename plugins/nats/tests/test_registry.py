@@ -10,6 +10,7 @@ import pytest
 from flamecore.abc.registry import JobRegistry, RegistryContext
 from flamecore.errors import ConfigError, RegistryError, TransportError
 from flamecore.testing.checks.registries import RegistryTests
+from flamecore.testing.progress import patience
 from flamestream_nats.options import RegistryOptions
 from flamestream_nats.registry import NatsRegistry, flamestream_registry
 from flamestream_nats.testing import NatsServer
@@ -49,7 +50,7 @@ async def trouble(registry: JobRegistry) -> RegistryError:
 
 def test_entries_survive_the_server(storing: NatsServer) -> None:
     async def run() -> None:
-        async with asyncio.timeout(LIMIT_S):
+        async with patience(LIMIT_S):
             registry = made(storing.url)
             await registry.open()
             try:
@@ -71,7 +72,7 @@ def test_entries_survive_the_server(storing: NatsServer) -> None:
 
 def test_a_server_that_stays_away_is_given_up() -> None:
     async def run(server: NatsServer) -> None:
-        async with asyncio.timeout(LIMIT_S):
+        async with patience(LIMIT_S):
             registry = made(server.url, reconnect_timeout_s=0.1, request_timeout_s=0.2)
             await registry.open()
             server.stop()

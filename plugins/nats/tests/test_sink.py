@@ -18,6 +18,7 @@ from flamecore.abc.source import EdgeContext
 from flamecore.errors import ConfigError, SinkError, TimeRegressionError
 from flamecore.model.meta import MIN_TIME
 from flamecore.testing.checks.edges import SinkTests
+from flamecore.testing.progress import patience
 from flamestream_nats.jetstream.outstream import MARK, Mark
 from flamestream_nats.sink import NatsSink
 from flamestream_nats.testing import NatsServer
@@ -117,7 +118,7 @@ def test_the_server_ends_and_comes_back_while_it_is_written_to(end: Any) -> None
             end(server)
             await asyncio.sleep(0.05)
             server.start()
-        async with asyncio.timeout(LIMIT_S):
+        async with patience(LIMIT_S):
             await writing
         assert await numbers(server.url) == [*range(6000)]
         await made.aclose()

@@ -19,6 +19,7 @@ from flamecore.abc.source import EdgeContext, Reader, Source
 from flamecore.errors import ConfigError, SourceError
 from flamecore.testing.checks.edges import SourceTests
 from flamecore.testing.checks.sources import check_changed, check_grown, check_live
+from flamecore.testing.progress import patience
 from flamestream_nats.source import NatsSource
 from flamestream_nats.testing import NatsServer
 
@@ -69,7 +70,7 @@ async def read(made: Source, count: int, position: Any = None) -> tuple[list[Any
 async def take(reader: Reader, count: int) -> tuple[list[Any], list[Any]]:
     values: list[Any] = []
     positions: list[Any] = []
-    async with asyncio.timeout(LIMIT_S):
+    async with patience(LIMIT_S):
         while len(values) < count and (batch := await reader.read(count - len(values))) is not None:
             values += batch.values
             positions += batch.positions

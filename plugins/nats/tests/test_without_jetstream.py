@@ -40,7 +40,6 @@ def test_a_server_without_jetstream_is_named_long_before_the_limit(tmp_path: Pat
             env=dict(os.environ),
             capture_output=True,
             text=True,
-            timeout=LIMIT_S,
             check=False,
         )
     assert done.returncode == 2, done.stderr

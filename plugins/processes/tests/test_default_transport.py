@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,8 @@ from textwrap import dedent
 from typing import Any, Final
 
 import pytest
+
+from flamecore.testing.progress import Patience
 
 APP: Final = """
     import time
@@ -71,9 +72,7 @@ class Folder:
         return [sys.executable, "-m", "flamecore", name, "app.py", *edges, *sink, *options]
 
     def call(self, line: list[str]) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            line, cwd=self.folder, env=self.environ, capture_output=True, text=True, timeout=100, check=False
-        )
+        return subprocess.run(line, cwd=self.folder, env=self.environ, capture_output=True, text=True, check=False)
 
     def start(self, line: list[str]) -> subprocess.Popen[str]:
         return subprocess.Popen(line, cwd=self.folder, env=self.environ, stderr=subprocess.PIPE, text=True)
@@ -129,10 +128,10 @@ def test_a_running_job_is_asked_at_its_socket(here: Folder) -> None:
     state = ("--set", "state.use=sqlite", "--set", "state.path=state", "--set", "job.max_in_flight=64")
     job = here.start(here.job("run", "-q", "-w", "2", "--on", "processes", *state))
     try:
-        end = time.monotonic() + 60
+        limit = Patience(60)
         while json.loads((asked := here.ask("status", "--json")).stdout or "{}").get("items_in", 0) == 0:
             assert job.poll() is None, job.communicate()[1]
-            assert time.monotonic() < end, asked.stderr
+            assert not limit.passed(), asked.stderr
         for workers in (3, 1):
             asked = here.ask("rescale", "-w", str(workers), "--json")
             assert asked.returncode == 0, asked.stderr
@@ -140,7 +139,7 @@ def test_a_running_job_is_asked_at_its_socket(here: Folder) -> None:
         status = json.loads(here.ask("status", "--json").stdout)
         assert len([node for node in status["nodes"].values() if node["parts"]]) == 1
         here.hurry()
-        _, said = job.communicate(timeout=100)
+        _, said = job.communicate()
     finally:
         job.kill()
         job.wait()
@@ -156,15 +155,15 @@ def test_a_killed_worker_is_replaced(here: Folder) -> None:
     state = ("--set", "state.use=sqlite", "--set", "state.path=state", "--set", "job.max_in_flight=64")
     job = here.start(here.job("run", "-q", "-w", "2", "--on", "processes", *state))
     try:
-        end = time.monotonic() + 60
+        limit = Patience(60)
         nodes: dict[str, Any] = {}
         while not nodes.get("worker-1", {}).get("parts"):
             assert job.poll() is None, job.communicate()[1]
-            assert time.monotonic() < end, "the job does not begin"
+            assert not limit.passed(), "the job does not begin"
             nodes = json.loads(here.ask("status", "--json").stdout or "{}").get("nodes", {})
         os.kill(nodes["worker-1"]["pid"], signal.SIGKILL)
         here.hurry()
-        _, said = job.communicate(timeout=100)
+        _, said = job.communicate()
     finally:
         job.kill()
         job.wait()
@@ -222,13 +221,13 @@ def test_a_place_to_listen_at_chooses_the_transport_that_has_one(here: Folder, t
     started = [job, *(here.start([*join, name]) for name in (("w1", "w2") if joining else ()))]
     line = [sys.executable, "-m", "flamecore", "status", address, "--job", "words", "--json"]
     try:
-        end = time.monotonic() + 60
+        limit = Patience(60)
         while json.loads((asked := here.call(line)).stdout or "{}").get("items_in", 0) == 0:
             assert job.poll() is None, job.communicate()[1]
-            assert time.monotonic() < end, asked.stderr
+            assert not limit.passed(), asked.stderr
         here.hurry()
         for process in started:
-            _, said = process.communicate(timeout=100)
+            _, said = process.communicate()
             assert process.returncode == 0, said
     finally:
         for process in started:

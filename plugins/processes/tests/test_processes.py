@@ -14,6 +14,7 @@ from flamecore.abc.host import HostContext, NodeSlot
 from flamecore.runtime.config.layers import Layer, from_program
 from flamecore.runtime.config.plugins import PluginRegistry
 from flamecore.runtime.config.read import make_config
+from flamecore.testing.progress import patiently
 from flamestream_processes.host import Processes
 
 LIMIT_S = 30.0
@@ -40,7 +41,7 @@ class Bench:
         await self.host.start([NodeSlot(name, "worker")], self._bootstrap)
 
     async def end(self) -> tuple[str, str, Sequence[str]]:
-        return await asyncio.wait_for(self.ended.get(), LIMIT_S)
+        return await patiently(self.ended.get(), LIMIT_S)
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from flamecore.testing.progress import patience
 from flamecore.toolkit.links.connection import BrokenConnectionError
 from flamestream_sockets.connections import Watch
 from flamestream_sockets.peer import is_stopped
@@ -37,7 +38,7 @@ def within_limit(work: Callable[[], Awaitable[None]]) -> None:
     """Run a test."""
 
     async def run() -> None:
-        async with asyncio.timeout(LIMIT_S):
+        async with patience(LIMIT_S):
             await work()
 
     asyncio.run(run())

@@ -19,6 +19,7 @@ import pytest
 from flamecore.abc.transport import Endpoint, TransportContext
 from flamecore.errors import ConfigError, ConnectError, PeerGoneError, TransportError
 from flamecore.runtime.codec.codec import Codec
+from flamecore.testing.progress import patience
 from flamecore.toolkit.frames import Frame, Framing
 from flamecore.toolkit.links.connection import BrokenConnectionError
 from flamestream_sockets import Options, SocketTransport
@@ -94,7 +95,7 @@ async def speak(location: str, *parts: bytes, finish: bool = False) -> bytes:
         writer.write(b"".join(parts))
         if finish:
             writer.write_eof()
-        async with asyncio.timeout(LIMIT_S):
+        async with patience(LIMIT_S):
             return await reader.read()
     except ConnectionResetError:
         return b""
@@ -128,7 +129,7 @@ def test_a_stranger_is_refused_and_the_good_peer_goes_on(parts: tuple[bytes, ...
             await sender.send("b/0", "before")
             await speak(made.locations["b"], *parts, finish=reason == "broken")
             await sender.send("b/0", "after")
-            async with asyncio.timeout(LIMIT_S):
+            async with patience(LIMIT_S):
                 assert [(await receiver.receive()).message for _ in range(2)] == ["before", "after"]
             assert b.refused == {reason: 1}
             assert receiver.receive_nowait() is None
@@ -162,7 +163,7 @@ def test_a_refused_caller_that_does_not_read_is_cut_off(monkeypatch: pytest.Monk
                     writer.write(packed(Kind.DATA, b"nonsense" * 1000))
                     await writer.drain()
 
-            async with asyncio.timeout(LIMIT_S):
+            async with patience(LIMIT_S):
                 with pytest.raises(ConnectionError):
                     await chatter()
             writer.close()

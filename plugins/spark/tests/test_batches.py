@@ -14,7 +14,7 @@ import flamecore as fc
 from flamestream_spark.spool import reader
 from flamestream_spark.spool.spool import Spool
 
-pytestmark = [pytest.mark.usefixtures("spark"), pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.usefixtures("spark")]
 
 
 def collect(folder: Path) -> list[Any]:

@@ -19,6 +19,8 @@ from secrets import token_hex
 import pyarrow.dataset as ds
 import pytest
 
+from flamecore.testing.progress import Patience
+
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 PACKAGES = "spark.jars.packages"
 
@@ -48,7 +50,6 @@ def job(folder: Path, config: str, server: str = "localhost:9092", topic: str = 
     return [sys.executable, "-m", "flamecore", "run", "kafka.toml", "-q"]
 
 
-@pytest.mark.timeout(400)
 def test_words_of_a_topic_are_counted(tmp_path: Path) -> None:
     server, jars = os.environ.get("FLAMESTREAM_KAFKA"), os.environ.get("FLAMESTREAM_KAFKA_JARS")
     if not server:
@@ -57,15 +58,15 @@ def test_words_of_a_topic_are_counted(tmp_path: Path) -> None:
     connector = f"spark.jars={jars}" if jars else f"{PACKAGES}=org.apache.spark:spark-sql-kafka-0-10_2.13:{version}"
     topic, texts = f"flamestream-{token_hex(6)}", ["to be or", "not to be", "to"]
     command = [sys.executable, "-c", WRITE, server, topic, connector, "/".join(texts)]
-    subprocess.run(command, cwd=tmp_path, timeout=200, check=True)
+    subprocess.run(command, cwd=tmp_path, check=True)
     key, _, value = connector.partition("=")
     running = subprocess.Popen(job(tmp_path, f'{{ "{key}" = "{value}" }}', server, topic), cwd=tmp_path)
     wanted = Counter(word for text in texts for word in text.split())
     try:
-        end = time.monotonic() + 150
+        limit = Patience(150)
         while counted(tmp_path / "topic-counts") != wanted:
             assert running.poll() is None
-            assert time.monotonic() < end
+            assert not limit.passed()
             time.sleep(0.5)
         running.send_signal(signal.SIGINT)
         assert running.wait(60) == 0
@@ -75,10 +76,9 @@ def test_words_of_a_topic_are_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["here", "spark"])
-@pytest.mark.timeout(300)
 def test_a_connector_that_is_missing_is_named_before_anything_starts(tmp_path: Path, place: str) -> None:
     command = [*job(tmp_path, '{ "spark.ui.enabled" = "false" }'), "--on", place]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=250, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 2, done.stderr
     assert "source 'lines': Spark cannot read it: [KAFKA_DATA_SOURCE_NOT_ENABLED]" in done.stderr
     assert "spark.jars.packages" in done.stderr

@@ -226,7 +226,7 @@ def test_files_of_a_program_that_was_killed_go_with_the_next_one(tmp_path: Path)
 
     def run(end: str) -> tuple[int, Path]:
         command = [sys.executable, "-c", program + end]
-        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, timeout=60, check=False)
+        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=False)
         return done.returncode, Path(done.stdout.strip())
 
     code, folder = run("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")

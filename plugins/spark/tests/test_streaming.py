@@ -19,7 +19,7 @@ from flamecore.errors import ConfigError, SourceError, UnknownKeyError
 from flamestream_spark.spool.spool import Batch, Spool, Taken
 from flamestream_spark.streaming import Streaming
 
-pytestmark = [pytest.mark.usefixtures("spark"), pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.usefixtures("spark")]
 
 
 def word_of(word: str) -> str:
@@ -342,7 +342,7 @@ def test_ctrl_c_ends_a_stream_with_everything_delivered(
         try:
             assert program.stdout.readline() == "runs\n"
             os.killpg(program.pid, signal.SIGINT)  # as a terminal does
-            rest, _ = program.communicate(timeout=60)
+            rest, _ = program.communicate()
         finally:
             if program.poll() is None:
                 os.killpg(program.pid, signal.SIGKILL)
@@ -382,7 +382,7 @@ def test_a_program_that_is_killed_loses_nothing_and_repeats_nothing(spark: Any, 
     held = spark.read.parquet(str(out)).count()
     assert 0 < held < 800
     second = start('{"trigger": {"availableNow": true}}')
-    second.communicate(timeout=120)
+    second.communicate()
     assert second.returncode == 0
     rows = spark.read.parquet(str(out)).orderBy(*flamestream_spark.TIMES).collect()
     assert [(row[0], row[1]) for row in rows] == expected(*(line for lines in given for line in lines))

@@ -13,7 +13,7 @@ import flamestream_spark
 from flamecore.errors import ConfigError, SourceError
 from flamestream_spark.spool.upserts import keys_of
 
-pytestmark = [pytest.mark.usefixtures("spark"), pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.usefixtures("spark")]
 
 
 def word_of(change: tuple[str, int]) -> str:

@@ -14,7 +14,7 @@ from flamecore.errors import StoreError
 
 def _mount(*arguments: str) -> None:
     try:
-        done = subprocess.run(["mount", *arguments], capture_output=True, text=True, check=False, timeout=10)
+        done = subprocess.run(["mount", *arguments], capture_output=True, text=True, check=False)
     except FileNotFoundError:
         pytest.skip("needs the program mount")
     if done.returncode:
@@ -30,7 +30,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True, timeout=10)
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 @pytest.fixture

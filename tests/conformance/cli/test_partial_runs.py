@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from flamecore.testing.progress import Patience
+
 FLOW = """
 import os
 import time
@@ -82,7 +84,7 @@ class Job:
 
     def run(self, **environment: str) -> tuple[int, str]:
         with self.start(**environment) as process:
-            said = process.communicate(timeout=90)[1]
+            said = process.communicate()[1]
         return process.returncode, said
 
     def free(self) -> list[int]:
@@ -112,12 +114,12 @@ def test_a_sink_of_another_branch_holds_the_first_outputs_and_goes_on(job: Job) 
 
 def test_a_drained_job_holds_the_first_outputs_and_goes_on(job: Job) -> None:
     with job.start(PAUSE="0.02") as process:
-        end = time.monotonic() + 60
+        limit = Patience(60)
         while len(job.free()) < 20:
             assert process.poll() is None, process.communicate()[1]
-            assert time.monotonic() < end
+            assert not limit.passed()
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
-        said = process.communicate(timeout=90)[1]
+        said = process.communicate()[1]
     assert process.returncode == 0, said
     job.goes_on()

@@ -86,7 +86,6 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=LIMIT_S,
         check=False,
     )
 

@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from flamecore.testing.progress import Patience
+
 pytestmark = pytest.mark.usefixtures("installed")
 
 APP = """
@@ -62,7 +64,7 @@ JOB = """
 def flame(*arguments: str) -> subprocess.CompletedProcess[str]:
     line = [sys.executable, "-m", "flamecore", *arguments]
     env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-    return subprocess.run(line, capture_output=True, text=True, timeout=60, check=False, env=env)
+    return subprocess.run(line, capture_output=True, text=True, check=False, env=env)
 
 
 def facts(*arguments: str, code: int = 0) -> Any:
@@ -330,9 +332,9 @@ def test_the_loss_of_a_source_before_its_end_must_be_accepted(job: Path) -> None
     line = [sys.executable, "-m", "flamecore", "run", "job.toml", "-q"]
     with subprocess.Popen(line) as run:
         try:
-            end = time.monotonic() + 30
+            limit = Patience(30)
             while not (seen := job / "seen.jsonl").exists() or not seen.read_text():
-                assert time.monotonic() < end
+                assert not limit.passed()
                 time.sleep(0.02)
             run.terminate()
             assert run.wait(30) == 0

@@ -12,6 +12,7 @@ from textwrap import dedent
 
 import pytest
 
+from flamecore.testing.progress import Patience
 from flamecore.toolkit.local_processes import START
 
 APP = """
@@ -45,10 +46,10 @@ def test_workers_that_start_say_nothing_of_an_interrupt(wait_s: float, tmp_path:
             command, cwd=tmp_path, start_new_session=True, stdin=subprocess.DEVNULL, stdout=said, stderr=said
         )
         try:
-            end = time.monotonic() + 30
+            limit = Patience(30)
             while len(ignoring(job.pid)) < 2:
                 assert job.poll() is None, (tmp_path / "said").read_text()
-                assert time.monotonic() < end, "its workers have not started in time"
+                assert not limit.passed(), "its workers have not started in time"
                 time.sleep(0.01)
             time.sleep(wait_s)
             os.killpg(job.pid, signal.SIGINT)
@@ -70,7 +71,6 @@ def test_a_program_ignores_signals_before_its_first_line(tmp_path: Path) -> None
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=60,
         check=True,
     )
     assert done.stdout == "__main__ ['told.json'] SIG_IGN SIG_IGN\n"

@@ -27,7 +27,7 @@ def test_what_workers_print_is_not_among_the_outputs(tmp_path: Path) -> None:
     (tmp_path / "lines.txt").write_text("".join(f"{line}\n" for line in lines))
     command = [sys.executable, "-m", "flamecore", "run", "app.py", "-q", "-w", "3", "--on", "processes"]
     command += ["--source", "lines=lines", "--set=source.lines.path=lines.txt", "--sink", "out=stdout"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == lines
     told = sorted(line.partition("] ")[2] for line in done.stderr.splitlines() if line.startswith("[worker-"))

@@ -16,6 +16,8 @@ import pytest
 from processes import Run
 from words import LIMIT_S, TOKEN, Words, ended, free_port, wait_for
 
+from flamecore.testing.progress import Patience
+
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the processes of a job in /proc")
 
 PARTS = {"sink__counts__order": "partitioned"}
@@ -24,13 +26,13 @@ PARTS = {"sink__counts__order": "partitioned"}
 def merged(folder: Path) -> bytes:
     """Return what the command of merging writes."""
     line = [sys.executable, "-m", "flamecore", "merge-output", "parts"]
-    return subprocess.run(line, cwd=folder, capture_output=True, timeout=60, check=True).stdout
+    return subprocess.run(line, cwd=folder, capture_output=True, check=True).stdout
 
 
 def uncovered(folder: Path) -> list[str]:
     """Return the files in which bytes have no checksum, or are not as they were written."""
     line = [sys.executable, "-m", "flamecore", "verify-output", "parts", "--json"]
-    found = json.loads(subprocess.run(line, cwd=folder, capture_output=True, timeout=60, check=True).stdout)["outputs"]
+    found = json.loads(subprocess.run(line, cwd=folder, capture_output=True, check=True).stdout)["outputs"]
     return [name for name, one in found.items() if one["damages"] or one["covered"] < one["size"]]
 
 
@@ -39,7 +41,7 @@ def in_one_sequence(folder: Path, words: Words) -> bytes:
     line = [sys.executable, "-m", "flamecore", "run", "app.py", "-q", "--source=lines=lines", "--sink=counts=jsonl"]
     line += ["--set=source.lines.path=lines", "--set=sink.counts.path=one.jsonl"]
     words.hurry()
-    subprocess.run(line, cwd=folder, timeout=60, check=True)
+    subprocess.run(line, cwd=folder, check=True)
     return (folder / "one.jsonl").read_bytes()
 
 
@@ -50,10 +52,10 @@ def play(words: Words, chance: random.Random, kills: int, workers: tuple[int, ..
     """
     run = words.start(**settings)
     killed = 0
-    end = time.monotonic() + LIMIT_S
+    limit = Patience(LIMIT_S)
     try:
         while not run.over():
-            assert time.monotonic() < end, run.said()
+            assert not limit.passed(), run.said()
             if killed == kills:
                 words.hurry()
                 time.sleep(0.02)
@@ -130,7 +132,7 @@ def rescale(port: int, workers: int) -> dict[str, Any]:
     """Give a running job another number of workers; return what the command tells of it."""
     line = [sys.executable, "-m", "flamecore", "rescale", f"grpc://127.0.0.1:{port}", "--job", "words", "--json"]
     environ = {**os.environ, "FLAMESTREAM_TOKEN": TOKEN}
-    asked = subprocess.run([*line, "-w", f"{workers}"], env=environ, capture_output=True, timeout=LIMIT_S, check=False)
+    asked = subprocess.run([*line, "-w", f"{workers}"], env=environ, capture_output=True, check=False)
     assert asked.returncode == 0, asked.stderr.decode()
     facts: dict[str, Any] = json.loads(asked.stdout)
     return facts
@@ -144,9 +146,9 @@ def writing(folder: Path) -> int:
 def finish(run: Run) -> None:
     """Wait for the good end of a run."""
     try:
-        end = time.monotonic() + LIMIT_S
+        limit = Patience(LIMIT_S)
         while not run.over():
-            assert time.monotonic() < end, run.said()
+            assert not limit.passed(), run.said()
             time.sleep(0.02)
         assert run.process.returncode == 0, run.said()
     finally:

@@ -28,6 +28,7 @@ from flamecore.abc.transport import (
     TransportContext,
 )
 from flamecore.errors import ConfigError, FlameError, FrameError, PeerGoneError, TransportClosedError, TransportError
+from flamecore.testing.progress import patience
 from flamecore.toolkit.frames import HEADER_BYTES, MAX_BODY_BYTES, Frame, Framing, Sequences
 from flamecore.toolkit.wait_queue import WaitQueue
 
@@ -105,13 +106,13 @@ class Channel:
         try:
             accepted = False
             host, _, port = self.location.rpartition(":")
-            async with asyncio.timeout(LIMIT_S):
+            async with patience(LIMIT_S):
                 reader, writer = await asyncio.open_connection(host, int(port))
             try:
                 writer.transport.set_write_buffer_limits(0)  # `drain` waits until the kernel has all
                 said = {"token": self.transport.context.token, "location": self.transport.location}
                 writer.write(self._packed(0, json.dumps(said).encode()))
-                async with asyncio.timeout(LIMIT_S):
+                async with patience(LIMIT_S):
                     accepted = await reader.readexactly(1) == ACCEPTED
                 if not accepted:
                     gone = f"no endpoint is bound to {self.receiver} at {self.location}"
@@ -152,7 +153,7 @@ class Channel:
         self.closing = True
         self.box.waiting.refuse(lambda _: TransportClosedError("closed", address=self.sender, peer=self.receiver))
         self.box.changed.set()
-        _, late = await asyncio.wait((self.task,), timeout=LIMIT_S)
+        _, late = await asyncio.wait((self.task,))
         if late:
             self.task.cancel()
             raise TransportError(f"{self.receiver} takes nothing more", address=self.sender, peer=self.receiver)
@@ -233,7 +234,7 @@ class TcpEndpoint(Endpoint):
             writer.write(BYE)
         ends = await asyncio.gather(*(each.aclose() for each in self.channels.values()), return_exceptions=True)
         if self.incoming:
-            _, late = await asyncio.wait([*self.incoming], timeout=LIMIT_S)
+            _, late = await asyncio.wait([*self.incoming])
             for task in late:
                 task.cancel()
         for error in ends:
@@ -297,7 +298,7 @@ class PlainTcp(Transport):
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         location = ""
         try:
-            async with asyncio.timeout(LIMIT_S):
+            async with patience(LIMIT_S):
                 hello = await self.read(reader, HELLO_BYTES)
             said = json.loads(hello.body) if hello is not None else {}
             if hello is None or not hmac.compare_digest(said.get("token", ""), self.context.token):

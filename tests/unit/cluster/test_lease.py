@@ -14,6 +14,7 @@ from flamecore.abc.registry import MAX_KEY, Entry, JobRegistry, RegistryContext
 from flamecore.errors import ClaimedError, ConfigError, RegistryError
 from flamecore.runtime.cluster.job_record import PREFIX, JobRecord, Member, encode, find, key_of, read
 from flamecore.runtime.cluster.lease import Lease
+from flamecore.testing.progress import patience
 from flamestream_inproc.registry import Held, SupervisorRegistry
 
 LIMIT_S = 20.0
@@ -82,7 +83,7 @@ def die(lease: Lease) -> None:
 
 def run(main: Coroutine[Any, Any, Any]) -> None:
     async def limited() -> None:
-        async with asyncio.timeout(LIMIT_S):
+        async with patience(LIMIT_S):
             await main
 
     asyncio.run(limited())

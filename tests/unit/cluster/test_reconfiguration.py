@@ -13,6 +13,7 @@ from flamecore.errors import JobError
 from flamecore.model.messages import Refusal, Rescale, Status
 from flamecore.runtime.cluster.reconfiguration import Reconfiguration
 from flamecore.runtime.engine.epoch import FaultError, ReconfigureSignal
+from flamecore.testing.progress import patiently
 
 
 class Nodes:
@@ -87,7 +88,7 @@ def test_a_request_during_a_fault_is_not_answered_as_done() -> None:
         nodes, epoch = Nodes(), new_epoch(2)
         reconfiguration: Any = Reconfiguration(nodes, None)  # type: ignore[arg-type]
         asking = asyncio.create_task(reconfiguration.asked("client/a", Rescale(3), epoch))
-        await asyncio.wait_for(nodes.asked.wait(), 5)
+        await patiently(nodes.asked.wait(), 5)
         assert not reconfiguration.done(epoch, 500.0), "it has recovered"
         assert nodes.answers == []
         nodes.come.set()
@@ -151,7 +152,7 @@ def test_a_move_gives_way_to_a_fault_and_to_another_change() -> None:
         nodes, epoch = Nodes(), new_epoch(2)
         reconfiguration: Any = Reconfiguration(nodes, None)  # type: ignore[arg-type]
         asking = asyncio.create_task(reconfiguration.asked("client/a", Rescale(3), epoch))
-        await asyncio.wait_for(nodes.asked.wait(), 5)
+        await patiently(nodes.asked.wait(), 5)
         await reconfiguration.move("elsewhere", epoch)
         assert not epoch.outcome.done()
         nodes.come.set()

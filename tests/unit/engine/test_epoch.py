@@ -15,6 +15,7 @@ from flamecore.model.meta import FrontId
 from flamecore.model.plan import Plan
 from flamecore.runtime.engine.epoch import Epoch
 from flamecore.runtime.tasks.deadlines import Deadlines
+from flamecore.testing.progress import patiently
 
 
 class Failing:
@@ -72,7 +73,7 @@ def test_a_requested_snapshot_ends_with_its_epoch() -> None:
         await slow.begun.wait()
         await epoch.halt(lambda task: None)
         slow.go.set()
-        await asyncio.wait_for(asked, 5)
+        await patiently(asked, 5)
         assert not slow.taken
 
     in_an_epoch(check)

@@ -62,6 +62,7 @@ from flamecore.runtime.state.journal import (
 from flamecore.runtime.state.restore import load_manifest, load_state
 from flamecore.runtime.state.writer import StateWriter
 from flamecore.runtime.tasks.deadlines import Deadlines
+from flamecore.testing.progress import patience
 from flamestream_stores.memory import Memory
 
 
@@ -198,7 +199,7 @@ class Bench:
 
 def run(body: Callable[[], Awaitable[None]]) -> None:
     async def limited() -> None:
-        async with asyncio.timeout(20):
+        async with patience(20):
             await body()
 
     asyncio.run(limited())

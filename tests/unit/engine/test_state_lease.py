@@ -19,6 +19,7 @@ from flamecore.errors import FencedError, HeldError, StoreError
 from flamecore.runtime.engine import state_lease
 from flamecore.runtime.engine.state_lease import StateLease
 from flamecore.runtime.state.holder import PREFIX, Holder, holder_blob, presence, this_process
+from flamecore.testing.progress import patience
 from flamestream_stores.memory import Memory
 
 LIMIT_S = 20.0
@@ -90,7 +91,7 @@ def die(lease: StateLease) -> None:
 
 def run(main: Coroutine[Any, Any, Any]) -> None:
     async def limited() -> None:
-        async with asyncio.timeout(LIMIT_S):
+        async with patience(LIMIT_S):
             await main
 
     asyncio.run(limited())

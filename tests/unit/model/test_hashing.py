@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Hashable
@@ -197,7 +198,12 @@ KEYS: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("one", KEYS, ids=repr)
+def shown(key: object) -> str:
+    """Return a text that is the same in every process: no address, no order of a set."""
+    return f"frozenset of {len(key)}" if isinstance(key, frozenset) else re.sub(" at 0x[0-9a-f]+", "", repr(key))
+
+
+@pytest.mark.parametrize("one", KEYS, ids=shown)
 def test_equal_keys_have_equal_hashes_and_unequal_keys_unequal_codes(one: Any) -> None:
     assert INT32_MIN <= stable_hash(one) <= INT32_MAX
     for other in KEYS:
@@ -226,7 +232,7 @@ def test_equal_keys_have_equal_hashes_and_unequal_keys_unequal_codes(one: Any) -
         (time(1, fold=1), time(1)),
         (datetime(2024, 10, 27, 2, 30, tzinfo=BERLIN, fold=1), datetime(2024, 10, 27, 2, 30, tzinfo=BERLIN)),
     ],
-    ids=repr,
+    ids=shown,
 )
 def test_keys_that_python_calls_equal_meet(one: Hashable, other: Hashable) -> None:
     assert one == other
@@ -366,7 +372,7 @@ class ItselfStruct(msgspec.Struct, frozen=True, eq=False):
 NO_KEYS = [Plain(), object(), Plain, len, Mutable("x"), Itself("x"), ItselfStruct("x"), [1], {"a": 1}, {1}, (1, [2])]
 
 
-@pytest.mark.parametrize("key", NO_KEYS, ids=repr)
+@pytest.mark.parametrize("key", NO_KEYS, ids=shown)
 def test_keys_without_a_hash_that_lasts_are_refused(key: Any) -> None:
     among: list[list[Any]] = [[key], [("a", 1), key], [("a", 1), ("b", key)]]
     for refuses in (lambda: stable_hash(key), lambda: check_key(key), lambda: check_key(("a", key))):
@@ -425,7 +431,7 @@ def test_hashes_are_the_same_in_every_process() -> None:
     for seed in ("0", "1", "12345"):
         environment = {**os.environ, "PYTHONHASHSEED": seed}
         run = subprocess.run(
-            [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=60, check=True
+            [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
         )
         assert run.stdout.strip() == wanted
 

@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 from flamecore.errors import FlameError, SinkError, SourceError
 from flamecore.model.meta import FrontId
 from flamecore.runtime.tasks.deadlines import CallDeadline, Deadlines
+from flamecore.testing.progress import patience
 from flamecore.testing.simulation.virtual import run_virtually
 
 
@@ -20,7 +21,7 @@ def played(body: Callable[[CallDeadline], Awaitable[None]], limit_s: float = 0.2
     """Run a body in made-up time: on a busy machine a call of 0.03 s can take longer than the limit."""
 
     async def limited() -> None:
-        async with asyncio.timeout(10):
+        async with patience(10):
             await body(Deadlines("job", limit_s, limit_s).sink("out"))
 
     run_virtually(limited())

@@ -19,6 +19,7 @@ from flamecore.runtime.tasks.door import Door, anything
 from flamecore.runtime.tasks.rear_task import RearTask
 from flamecore.runtime.tasks.sender import Sender
 from flamecore.runtime.tasks.tracker_task import TrackerTask
+from flamecore.testing.progress import patience
 
 NONSENSE = ([[]], 5, None, "text", {"a": 1}, object())
 
@@ -97,7 +98,7 @@ class Quiet(Sink):
 
 async def ran(work: Any, until: Any) -> None:
     task = asyncio.create_task(work)
-    async with asyncio.timeout(10):
+    async with patience(10):
         while not until() and not task.done():
             await asyncio.sleep(0)
     task.cancel()

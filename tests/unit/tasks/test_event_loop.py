@@ -18,6 +18,7 @@ import pytest
 
 from flamecore.errors import ConfigError
 from flamecore.runtime.tasks.event_loop import CHOICE, clock, loop_factory, run
+from flamecore.testing.progress import patience
 
 HANGING = """
     import asyncio, sys, time
@@ -79,14 +80,14 @@ def test_run_behaves_as_that_of_asyncio() -> None:
 
 @pytest.mark.parametrize("what", ["task", "thread", "task thread", "task known", "thread known"])
 def test_tasks_and_threads_that_do_not_end_are_left_behind(what: str) -> None:
-    ended = subprocess.run([sys.executable, "-c", dedent(HANGING), what], capture_output=True, text=True, timeout=30)
+    ended = subprocess.run([sys.executable, "-c", dedent(HANGING), what], capture_output=True, text=True)
     assert (ended.returncode, ended.stdout) == (7, "as it should\n"), ended.stderr
 
 
 @pytest.mark.parametrize("what", ["task", "thread"])
 def test_the_log_names_the_tasks_waited_for_and_the_error(what: str) -> None:
     code = dedent(HANGING).replace("runner._LIMIT_S = 0.5", "runner._LIMIT_S, runner._GRACE_S = 0.5, 0.1")
-    ended = subprocess.run([sys.executable, "-c", code, what], capture_output=True, text=True, timeout=30)
+    ended = subprocess.run([sys.executable, "-c", code, what], capture_output=True, text=True)
     assert "rest.waited" in ended.stdout
     assert ("stubborn" if what == "task" else "threads") in ended.stdout
     assert "ValueError: as it should" in ended.stdout
@@ -96,13 +97,13 @@ def test_an_unexpected_error_is_shown_before_the_process_exits() -> None:
     code = dedent(HANGING).replace(
         "runner.exit_without_waiting(7)", "runner.exit_without_waiting(ValueError('unforeseen'))"
     )
-    ended = subprocess.run([sys.executable, "-c", code, "thread known"], capture_output=True, text=True, timeout=30)
+    ended = subprocess.run([sys.executable, "-c", code, "thread known"], capture_output=True, text=True)
     assert (ended.returncode, ended.stdout) == (1, "as it should\n"), ended.stderr
     assert ended.stderr.endswith("ValueError: unforeseen\n")
 
 
 def test_nothing_is_left_behind_where_all_tasks_end() -> None:
-    ended = subprocess.run([sys.executable, "-c", dedent(HANGING), ""], capture_output=True, text=True, timeout=30)
+    ended = subprocess.run([sys.executable, "-c", dedent(HANGING), ""], capture_output=True, text=True)
     assert (ended.returncode, ended.stdout) == (0, "as it should\nnothing was left behind\n"), ended.stderr
 
 
@@ -138,7 +139,7 @@ def test_a_signal_wakes_the_loop_although_its_wait_is_not_interrupted(
         loop, handled = asyncio.get_running_loop(), asyncio.Event()
         signal.signal(signal.SIGUSR1, lambda *_: loop.call_soon_threadsafe(handled.set))
         threading.Thread(target=meet, daemon=True).start()
-        async with asyncio.timeout(5):
+        async with patience(5):
             await handled.wait()
 
     before = signal.getsignal(signal.SIGUSR1)
@@ -239,7 +240,7 @@ def test_standard_descriptors_that_are_closed_do_no_harm(closed: tuple[int, ...]
         Path({str(said)!r}).write_text(run(main()))
     """
     code = subprocess.run(
-        [sys.executable, "-c", dedent(program)], timeout=60, env={**os.environ, CHOICE: loop}, check=False
+        [sys.executable, "-c", dedent(program)], env={**os.environ, CHOICE: loop}, check=False
     ).returncode
     assert code == 0
     assert said.read_text() == "done"

@@ -18,6 +18,7 @@ from flamecore.model.meta import MIN_TIME, decode_time, encode_time
 from flamecore.runtime.parts.collector import Collector, Complete
 from flamecore.runtime.tasks.parting import parted
 from flamecore.runtime.tasks.sender import Sender
+from flamecore.testing.progress import patience
 
 ACKS = (Ack(0, 3, 77), Ack(1, 2, 5))
 
@@ -175,7 +176,7 @@ def test_what_is_too_large_is_sent_in_parts_and_in_order(kind: str, room: int) -
         sender = Sender(endpoint, failed.append)
         for message in (hand_over(20), Settled(20), hand_over(2, 20), hand_over(9, 22), Settled(31)):
             sender.send("worker/1", message)
-        async with asyncio.timeout(10):
+        async with patience(10):
             while sender._senders:
                 await asyncio.sleep(0)
         assert failed == []
@@ -199,7 +200,7 @@ def test_an_item_that_alone_is_too_large_is_named(kind: str, room: int) -> None:
             sender.send("worker/1", Items([(0, 0, True, orders(1, 17), [payload])], ()))
         except FlameError as error:
             failed.append(error)
-        async with asyncio.timeout(10):
+        async with patience(10):
             while not failed:
                 await asyncio.sleep(0)
         (error,) = failed

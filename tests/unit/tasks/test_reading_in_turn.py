@@ -19,6 +19,7 @@ from flamecore.runtime.parts.room import Room
 from flamecore.runtime.tasks import front_task
 from flamecore.runtime.tasks.front_search import FrontSearch
 from flamecore.runtime.tasks.front_task import FrontTask, Reading, StopSignal
+from flamecore.testing.progress import patience, patiently
 
 
 @pytest.fixture(autouse=True)
@@ -154,7 +155,7 @@ def test_a_short_batch_is_filled_up_no_further_than_there_is_room() -> None:
         hosts.stop.set()
         await running
 
-    asyncio.run(asyncio.wait_for(play(), 10))
+    asyncio.run(patiently(play(), 10))
 
 
 def test_the_only_partition_is_read_as_its_reader_gives_it() -> None:
@@ -181,7 +182,7 @@ def test_partitions_wait_for_credit_together_and_go_on_with_it() -> None:
         assert sorted(number for number, _ in hosts.ended) == [1, 2, 3]
         assert {number: front.next_time for number, front in hosts.fronts.items()} == {1: 10, 2: 10, 3: 10}
 
-    asyncio.run(asyncio.wait_for(play(), 10))
+    asyncio.run(patiently(play(), 10))
 
 
 def test_a_round_waits_for_the_partition_that_is_behind_and_reads_from_all() -> None:
@@ -209,7 +210,7 @@ def test_a_round_waits_for_the_partition_that_is_behind_and_reads_from_all() -> 
         hosts.stop.set()
         await running
 
-    asyncio.run(asyncio.wait_for(play(), 10))
+    asyncio.run(patiently(play(), 10))
 
 
 def test_partitions_that_wait_for_others_keep_none_waiting_that_do_not() -> None:
@@ -228,7 +229,7 @@ def test_partitions_that_wait_for_others_keep_none_waiting_that_do_not() -> None
         hosts.stop.set()
         await running
 
-    asyncio.run(asyncio.wait_for(play(), 10))
+    asyncio.run(patiently(play(), 10))
 
 
 def test_a_partition_that_fails_ends_the_task_with_its_error() -> None:
@@ -320,7 +321,7 @@ class Behind(Hosts):
 
 def play(body: Callable[[], Awaitable[None]]) -> None:
     async def limited() -> None:
-        async with asyncio.timeout(20):
+        async with patience(20):
             await body()
 
     asyncio.run(limited())

@@ -23,6 +23,7 @@ from flamecore.runtime.launch import job_of
 from flamecore.runtime.parts.collector import Collector
 from flamecore.runtime.tasks.rear_task import RearTask
 from flamecore.runtime.tasks.sender import Sender
+from flamecore.testing.progress import patience
 
 
 class Slow(Sink):
@@ -126,7 +127,7 @@ def test_an_epoch_ends_with_the_batch_that_is_being_written() -> None:
         await settle()
         assert not any(task.done() for task in halting)
         bench.sink.gate.set()
-        async with asyncio.timeout(5):
+        async with patience(5):
             await asyncio.gather(*halting)
         assert bench.rear.reached == 5
         assert bench.endpoint.sent == [("worker/0", Delivered("out", 5))]
@@ -285,7 +286,7 @@ def test_a_rear_may_be_halted_again() -> None:
         host = RearTask(
             Collector("out", 1), Shouting(), Sender(Here(), lambda error: None), listeners=(), delivered=lambda *_: None
         )
-        async with asyncio.timeout(5):
+        async with patience(5):
             await host.writer.halt()
             await host.writer.halt()
 

@@ -13,6 +13,7 @@ from flamecore.abc.transport import Delivery
 from flamecore.model.messages import MinTimes, Patient, Report
 from flamecore.runtime.tasks import tracker_task
 from flamecore.runtime.tasks.tracker_task import TrackerTask
+from flamecore.testing.progress import patience
 
 PLAIN, PATIENT = "worker/0", "worker/1"
 
@@ -73,7 +74,7 @@ def played(story: Callable[[Wire, TrackerTask], Awaitable[None]], *, steps: bool
         task.tracker.subscribe(PATIENT)
         wire.reports.put_nowait(Delivery(PATIENT, Patient(True)))
         running = asyncio.create_task(task.run())
-        async with asyncio.timeout(10):
+        async with patience(10):
             await story(wire, task)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)

@@ -46,7 +46,7 @@ def killed(count: int = 1) -> list[Path]:
     owners = [owner() for _ in range(count)]  # each new one would remove what was left
     for process, folder in owners:
         process.kill()
-        process.communicate(timeout=10)
+        process.communicate()
         assert (folder / "worker-0.json").exists()
     return [folder for _, folder in owners]
 
@@ -66,7 +66,7 @@ def test_folders_of_killed_owners_are_deleted_and_those_in_use_stay(place: Path)
         assert (in_use / "worker-0.json").exists()
         remove_left(str(place))
         assert Path(folder).exists(), "its own is in use, too"
-    living.communicate("go\n", timeout=10)
+    living.communicate("go\n")
     assert list(place.iterdir()) == []
 
 

@@ -25,6 +25,7 @@ from flamecore.runtime.engine.job import AnyJob
 from flamecore.runtime.launch import make_job
 from flamecore.testing.flows.over_transport import Cell, check_cell
 from flamecore.testing.flows.standard import Visit
+from flamecore.testing.progress import patiently
 from flamestream_spark.session import master
 
 WORDS = """
@@ -104,7 +105,7 @@ numbers = flow.source("lines", str).rebalance().map(int)
     out = tmp_path / "out.jsonl"
     settings: Any = {"source__lines__path": str(tmp_path / "files"), "sink__counts__use": "jsonl"}
     job = job_of(tmp_path, f"states_{states}", source=head + STATES[states], sink__counts__path=str(out), **settings)
-    asyncio.run(asyncio.wait_for(job.run(), 60))
+    asyncio.run(patiently(job.run(), 60))
     flow: Any = load_flow(f"states_{states}.py:flow", tmp_path)
     alone = flow.run(settings={"source.lines.use": "lines", "source.lines.path": str(tmp_path / "files")})["counts"]
     assert len(alone) > 20
@@ -125,7 +126,7 @@ def test_the_log_says_where_workers_are(spark: Any, tmp_path: Path) -> None:
         job.drain()
         return where, await running
 
-    where, report = asyncio.run(asyncio.wait_for(look(), 60))
+    where, report = asyncio.run(patiently(look(), 60))
     assert where == {"master": spark.conf.get("spark.master"), "workers": 2, "executors": 1}
     assert report.drained
 
@@ -159,7 +160,7 @@ def test_a_job_cancelled_in_spark_resumes_if_it_keeps_state(spark: Any, tmp_path
     state = {"state__use": "sqlite", "state__path": str(tmp_path / "state")}
     job = job_of(tmp_path, "words_kept", lines=3000, pause=0.001, **state)
     thread = cancel_soon(spark, job)
-    asyncio.run(asyncio.wait_for(job.run(), 100))
+    asyncio.run(patiently(job.run(), 100))
     thread.join()
     with closing(sqlite3.connect(tmp_path / "out.db")) as database:
         counts = database.execute("SELECT * FROM counts").fetchall()
@@ -190,7 +191,7 @@ def test_workers_are_added_and_removed(spark: Any, tmp_path: Path) -> None:
             await until(lambda: job._reconfiguration._request is None and job.stats().where["workers"] == workers)  # noqa: B023
         await running
 
-    asyncio.run(asyncio.wait_for(rescaled(), 100))
+    asyncio.run(patiently(rescaled(), 100))
     with closing(sqlite3.connect(tmp_path / "out.db")) as database:
         assert database.execute("SELECT count(*) FROM counts").fetchone() == (24_000,)
     assert job.described()["faults"] == 0
@@ -223,7 +224,7 @@ def test_a_worker_that_hangs_is_ended_with_its_stage_alone(spark: Any, tmp_path:
     }
     job: Any = job_of(tmp_path, "words_that_hang", source=HANGING.format(flag=str(tmp_path / "flag")), **state)
     (tmp_path / "lines").write_text("a b\n" * 50 + "hang\n" + "a c\n" * 50)
-    asyncio.run(asyncio.wait_for(job.run(), 100))
+    asyncio.run(patiently(job.run(), 100))
     with closing(sqlite3.connect(tmp_path / "out.db")) as database:
         assert database.execute("SELECT count(*) FROM counts").fetchone() == (201,)
     assert job.described()["faults"] == 1, "the other one goes on"

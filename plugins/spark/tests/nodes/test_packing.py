@@ -121,12 +121,10 @@ def program(folder: Path, text: str, *arguments: str) -> subprocess.CompletedPro
         env=environment,
         capture_output=True,
         text=True,
-        timeout=280,
         check=False,
     )
 
 
-@pytest.mark.timeout(300)
 def test_a_flow_of_the_main_program_runs_on_executors(tmp_path: Path) -> None:
     done = program(tmp_path, ON_SPARK, "local-cluster[2,2,1024]")
     assert done.returncode == 0, done.stderr[-4000:]
@@ -182,7 +180,6 @@ def test_another_process_makes_the_same_flow_of_the_bytes(tmp_path: Path) -> Non
         cwd=elsewhere,
         capture_output=True,
         text=True,
-        timeout=60,
         check=False,
     )
     assert read.returncode == 0, read.stderr

@@ -61,7 +61,6 @@ def started(folder: Path, name: str, said: str, *arguments: str) -> Iterator[str
         daemon.wait(20)
 
 
-@pytest.mark.timeout(300)
 def test_a_job_runs_on_a_cluster(tmp_path: Path) -> None:
     (tmp_path / "words.py").write_text(FLOW)
     (tmp_path / "lines").write_text("".join(f"a b{n % 3}\n" for n in range(500)))
@@ -86,7 +85,6 @@ def test_a_job_runs_on_a_cluster(tmp_path: Path) -> None:
             env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
             capture_output=True,
             text=True,
-            timeout=200,
             check=False,
         )
     assert done.returncode == 0, done.stderr[-4000:]

@@ -20,7 +20,6 @@ import pytest
 from flamestream_spark.session.java import find_java
 
 pytestmark = [
-    pytest.mark.timeout(300),
     pytest.mark.skipif(not all(map(find_spec, ("grpc_status", "zstandard"))), reason="needs extra [connect]"),
 ]
 
@@ -122,7 +121,7 @@ def jobs_of(pages: int) -> list[dict[str, Any]]:
     """Return what Spark's pages show of its jobs."""
 
     def got(path: str) -> Any:
-        with urlopen(f"http://127.0.0.1:{pages}/api/v1/applications{path}", timeout=60) as answer:
+        with urlopen(f"http://127.0.0.1:{pages}/api/v1/applications{path}") as answer:
             return json.load(answer)
 
     (application,) = got("")
@@ -136,7 +135,7 @@ def test_flows_run_over_connect(ports: tuple[int, int], tmp_path: Path) -> None:
     (tmp_path / "words.py").write_text(FLOW)
     (tmp_path / "program.py").write_text(PROGRAM)
     command = [sys.executable, str(tmp_path / "program.py"), str(port), str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False, cwd=tmp_path)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-6000:]
     assert done.stdout.splitlines() == [
         "[('or', 1), ('not', 1), ('to', 1), ('be', 1), ('to', 2), ('be', 2)]",

@@ -27,9 +27,8 @@ print("well")
 """
 
 
-@pytest.mark.timeout(300)
 def test_a_session_lives_as_long_as_it_is_used() -> None:
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
     assert done.stdout == "well\n", done.stderr
 
 

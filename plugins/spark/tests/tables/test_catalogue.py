@@ -14,7 +14,7 @@ import flamestream_spark
 from flamecore.errors import ConfigError, SinkError
 from flamestream_spark.session.session import session
 
-pytestmark = [pytest.mark.usefixtures("spark", "shelf"), pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.usefixtures("spark", "shelf")]
 
 
 class Count(NamedTuple):

@@ -17,6 +17,7 @@ from deltalake.exceptions import CommitFailedError
 from flamecore.abc.sink import Mode
 from flamecore.abc.source import EdgeContext
 from flamecore.errors import MissingDependencyError, SinkError, SourceError
+from flamecore.testing.progress import patiently
 from flamestream_spark.sink import SparkSink
 from flamestream_spark.source import SparkSource
 from flamestream_spark.storage.places import place_of
@@ -216,7 +217,7 @@ def test_a_table_is_read_as_a_stream(spark: Any, tmp_path: Path) -> None:
             await reader.aclose()
         return values
 
-    assert asyncio.run(asyncio.wait_for(run(), 100)) == ["a", "b", "c", "d"]
+    assert asyncio.run(patiently(run(), 100)) == ["a", "b", "c", "d"]
     options = SparkSource.Options(path=str(tmp_path / "no"), format="delta", stream=True, spool=str(tmp_path / "other"))
     with pytest.raises(SourceError, match=r"source 'lines': Delta table .*no cannot be read"):
         asyncio.run(SparkSource(options, EdgeContext("lines", str)).open(""))

@@ -89,7 +89,6 @@ HIVE = {
 
 
 @pytest.mark.parametrize("kind", ["hive", "iceberg"])
-@pytest.mark.timeout(300)
 def test_a_flow_reads_and_writes_such_tables(kind: str, tmp_path: Path) -> None:
     (tmp_path / "words.py").write_text(FLOW)
     (tmp_path / "program.py").write_text(PROGRAM)
@@ -102,7 +101,6 @@ def test_a_flow_reads_and_writes_such_tables(kind: str, tmp_path: Path) -> None:
         env=os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
         capture_output=True,
         text=True,
-        timeout=280,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]

@@ -1,12 +1,16 @@
-"""Settings of all tests, those of the plugins too: Hypothesis judges values, no durations; clients may be missing.
+"""Settings of all tests, those of the plugins too: which cases run, and what is said of them.
 
-FLAMESTREAM_CASES=0.25 runs of each test with parameters a quarter of its cases, and at least one. All tests run, and
-Python versions that follow each other take different cases.
+A run has a tier and a draw (see `flamecore.testing.draws`). Without FLAMESTREAM_DRAW the draw is the commit, so that
+landings together run nearly all cases; with changes that are not committed, or without git, it is a random number.
+Hypothesis has the draw as its seed, and judges values, no durations.
 """
 
-import math
+from __future__ import annotations
+
+import faulthandler
 import os
 import random
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,12 +21,50 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-# By default an example that takes 200 ms fails. On a busy machine any may.
-hypothesis.settings.register_profile("flamestream", deadline=None)
-hypothesis.settings.load_profile("flamestream")
+from flamecore.testing import draws
+from flamecore.testing.progress import Patience
+
+ROOT = Path(__file__).parent
 
 CLIENTS = ("grpc", "nats")
-"""Marks of tests that need the module of that name. Each environment of tox selects by them: no test runs in two."""
+"""Marks of tests that need the module of that name."""
+
+SMALL = ("tests/unit/",)
+"""Folders whose cases are all run in every tier: they cost less than to start what they would be drawn from."""
+
+STANDS_STILL_S = 120.0
+
+left_out = pytest.StashKey[int]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Draw, unless the number is given; processes that tests start inherit it."""
+    os.environ.setdefault(draws.DRAW, str(_draw()))
+    # By default an example that takes 200 ms fails. On a busy machine any may.
+    hypothesis.settings.register_profile("flamestream", deadline=None)
+    hypothesis.settings.load_profile("flamestream")
+    hypothesis.core.global_force_seed = draws.draw()
+
+
+def _draw() -> int:
+    """Return the commit as a number, or a random one."""
+
+    def git(*command: str) -> str:
+        return subprocess.run(["git", *command], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        if not git("status", "--porcelain"):
+            return int(git("rev-parse", "HEAD")[:8], 16)
+    except (OSError, subprocess.CalledProcessError):
+        pass
+    return random.getrandbits(32)
+
+
+def pytest_report_header() -> str:
+    """Say which part of all it is."""
+    tier = draws.tier()
+    part = f"{tier.cases:.0%} of the cases, {tier.seeds:.0%} of the seeds"
+    return f"{draws.TIER}={os.environ.get(draws.TIER, '')} {draws.DRAW}={draws.draw()}: {part}"
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -35,26 +77,73 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 # Last, when -m and -k have chosen: a test must not lose all cases of an environment to those that run in another one.
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave a part of the cases of each test, as FLAMESTREAM_CASES says."""
-    share = float(os.environ.get("FLAMESTREAM_CASES", "1"))
-    chosen: set[pytest.Item] = set()
-    for test, cases in groupby(sorted(items, key=_test_of), key=_test_of):
-        chosen.update(_part(test, list(cases), share))
-    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
-    items[:] = [item for item in items if item in chosen]
+    """Leave of each test the cases of this tier and draw."""
+    tests = {test: list(cases) for test, cases in groupby(sorted(items, key=_test_of), key=_test_of)}
+    tier = draws.tier()
+    kept: set[pytest.Item] = set()
+    for folder, part in {"tests/pipelines/": tier.jobs, "plugins/spark/": tier.jvm}.items():
+        costly = [test for test, cases in tests.items() if test.startswith(folder) and not _is_smoke(cases[0])]
+        for test in {*costly}.difference(draws.chosen(costly, folder, part)):
+            del tests[test]
+    for test, cases in tests.items():
+        is_whole = test.startswith(SMALL) or _is_smoke(cases[0]) or _is_seeded(cases[0])
+        kept.update(cases if is_whole else draws.chosen(cases, test, tier.cases))
+    config.stash[left_out] = len(items) - len(kept)
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = [item for item in items if item in kept]
 
 
 def _test_of(item: pytest.Item) -> str:
     return item.nodeid.partition("[")[0]
 
 
-def _part(test: str, cases: list[pytest.Item], share: float) -> list[pytest.Item]:
-    """Return a part of a test's cases, the same in each run on this version of Python."""
-    # Shuffled, since each n-th of a product of parameters may be all cases of one value, and none of another.
-    random.Random(test).shuffle(cases)
-    count = math.ceil(len(cases) * min(share, 1))
-    first = sys.version_info.minor * count
-    return [cases[(first + number) % len(cases)] for number in range(count)]
+def _is_smoke(item: pytest.Item) -> bool:
+    return item.get_closest_marker("smoke") is not None
+
+
+def _is_seeded(item: pytest.Item) -> bool:
+    """Return whether the cases of a test are seeds, which are those of the draw already."""
+    callspec = getattr(item, "callspec", None)
+    return callspec is not None and "seed" in callspec.params
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say what was left out, and how to repeat what failed."""
+    count = config.stash.get(left_out, 0)
+    if count:
+        terminalreporter.write_line(f"{count} cases left out by the draw; {draws.TIER}=whole runs all")
+    failed = [report.nodeid for kind in ("failed", "error") for report in terminalreporter.stats.get(kind, ())]
+    if failed:
+        settings = f"{draws.TIER}={os.environ.get(draws.TIER, '')} {draws.DRAW}={draws.draw()}"
+        environment = os.environ.get("TOX_ENV_NAME")
+        command = f"tox -e {environment} --" if environment else "pytest"
+        names = " ".join(f"'{name}'" for name in dict.fromkeys(failed[:5]))
+        terminalreporter.write_line(f"repeat: {settings} {command} {names}")
+        terminalreporter.write_line("The draw may be the first to show an old fault: run it on the parent commit, too.")
+
+
+# In place of a limit of time: on a busy machine a test takes long and is right. By a timer, not by a thread, since a
+# process with threads must not fork.
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Iterator[None]:
+    """Fail a test that makes no progress for a while, and show where each thread is."""
+    limit = Patience(STANDS_STILL_S)
+
+    def look(*_: object) -> None:
+        if limit.passed():
+            faulthandler.dump_traceback()
+            # Again if somebody has caught it, such as an event loop between two of its callbacks.
+            signal.setitimer(signal.ITIMER_REAL, 5.0)
+            pytest.fail(f"no progress for {STANDS_STILL_S} s: no time of a processor was used; see the stacks above")
+        signal.setitimer(signal.ITIMER_REAL, limit.left_s + 0.01)
+
+    before = signal.signal(signal.SIGALRM, look)
+    signal.setitimer(signal.ITIMER_REAL, STANDS_STILL_S)
+    try:
+        return (yield)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture(scope="session")

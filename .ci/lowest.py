@@ -1,4 +1,4 @@
-"""Installation at the oldest versions that pyproject.toml allows.
+"""Installation at the oldest versions that pyproject.toml allows, by pip, or by uv in an environment without pip.
 
 Usage: lowest.py ARGUMENTS_OF_PIP_INSTALL
 
@@ -15,6 +15,7 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -50,14 +51,14 @@ def constraints(asked: Iterable[str]) -> list[str]:
 
 
 def main(*arguments: str) -> int:
-    """Run pip under the constraints; return its exit code."""
+    """Install under the constraints; return the exit code."""
     lines = constraints(requirements(tomllib.loads(PYPROJECT.read_text("utf-8"))))
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "lowest.txt")
         file.write_text("\n".join(lines) + "\n", "utf-8")
+        pip = [sys.executable, "-I", "-m", "pip"] if find_spec("pip") else ["uv", "pip"]
         # An option, not PIP_CONSTRAINT: builds of source distributions would heed that too.
-        command = [sys.executable, "-I", "-m", "pip", "install", "--constraint", str(file), *arguments]
-        return subprocess.run(command, check=False).returncode
+        return subprocess.run([*pip, "install", "--constraint", str(file), *arguments], check=False).returncode
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The interpreters to test on, as options of tox, one a line.
+"""The interpreters that are here and the environments of the newest, as options of tox, one a line.
 
 Usage: pythons.py PYPROJECT
 
@@ -72,11 +72,11 @@ def main(pyproject: str) -> str | None:
         print(f"Python {version}: {executable or 'not here'}", file=sys.stderr)
     if not any(found.values()):
         return f"none of the versions that {pyproject} promises is here: {', '.join(found) or 'it names none'}"
+    here = {version: executable for version, executable in found.items() if executable}
+    newest = max(here, key=lambda version: int(version.partition(".")[2])).replace(".", "")
     # Whether an interpreter is here is decided once, above: then tox must not skip what it does not find.
-    options = ["--skip-missing-interpreters", "false", "--discover", *filter(None, found.values())]
-    if missing := [version.replace(".", "") for version, executable in found.items() if not executable]:
-        options += ["--skip-env", f"py({'|'.join(missing)})-"]
-    print("\n".join(options))
+    options = ["--skip-missing-interpreters", "false", "--discover", *here.values()]
+    print("\n".join([*options, "-e", f"py{newest}-clients-more,spark-more"]))
     return None
 
 

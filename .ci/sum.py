@@ -1,8 +1,8 @@
-"""The sum over a run of tox.
+"""The sum over runs of tox.
 
-Usage: sum.py FOLDER_OF_JUNIT_REPORTS JOURNAL_OF_TOX EXIT_CODE_OF_TOX
+Usage: sum.py FOLDER_OF_JUNIT_REPORTS EXIT_CODE_OF_TOX JOURNAL_OF_TOX...
 
-Prints "N passed, N failed, N skipped" as the last line; above it the same of each report, and why tests were skipped.
+Prints "N passed, N failed, N skipped" as the last line; above it why tests were skipped, and the same of each report.
 An error counts as failed, an expected failure as skipped. A report that is missing or cut short counts as failed, and
 so does an environment none of whose commands has run: tox calls it a success to skip one.
 """
@@ -17,9 +17,12 @@ from typing import Any
 from xml.etree import ElementTree
 
 
-def main(folder: str, journal: str, code: str) -> int:
+def main(folder: str, code: str, *journals: str) -> int:
     """Print the sum; 0 only if tox was content, all environments ran, tests were run, and none failed."""
-    problems = lost(Path(journal), Path(folder))
+    problems = [line for journal in journals for line in lost(Path(journal), Path(folder))]
+    if not journals:
+        problems.append("tox has left no journal")
+    reasons: Counter[str | None] = Counter()
     total = dict.fromkeys(("tests", "failed", "skipped"), 0)
     for report in sorted(Path(folder).glob("*.xml")):
         try:
@@ -33,14 +36,15 @@ def main(folder: str, journal: str, code: str) -> int:
         failed = counts["failures"] + counts["errors"]
         passed = counts["tests"] - failed - counts["skipped"]
         print(f"{report.stem}: {passed} passed, {failed} failed, {counts['skipped']} skipped")
-        for why, count in Counter(skip.get("message") for suite in suites for skip in suite.iter("skipped")).items():
-            print(f"  skipped {count}: {why}")
+        reasons.update(skip.get("message") for suite in suites for skip in suite.iter("skipped"))
         total["tests"] += counts["tests"]
         total["failed"] += failed
         total["skipped"] += counts["skipped"]
     passed = total["tests"] - total["failed"] - total["skipped"]
     if passed + total["failed"] == 0:
         print("no test was run")
+    for why, count in reasons.most_common():
+        print(f"skipped {count}: {why}")
     for problem in problems:
         print(problem)
     if int(code):

@@ -19,7 +19,7 @@ import pytest
 
 import flamecore as fc
 from flamecore.runtime.operators import reorder
-from flamecore.testing.checks.ackers import simulated_runs
+from flamecore.testing.draws import seeds
 from flamecore.testing.flows.deterministic import acker_named
 from flamecore.testing.flows.reference import interpret
 from flamecore.testing.simulation.simulation import Simulation
@@ -264,7 +264,7 @@ def test_the_calls_are_those_that_are_needed_in_any_interleaving(name: str, fron
     """With a small advance, which is spent on few records: of 32 calls nobody would see what is one too many."""
     draw = FLOWS[name][0]
     parts, least, wanted = needed_in_turn(name, fronts)
-    for seed in range(simulated_runs(3)):
+    for seed in seeds(3):
         for workers in range(1, 5):
             for advance in (0, 4):
                 calls = [0]
@@ -326,7 +326,7 @@ def test_the_index_is_the_same_of_any_number_of_fronts_and_workers(fronts: int) 
     source = index.graph().sources[0].name
     outputs = []
     for workers in (1, 2, 3):
-        for seed in range(simulated_runs(3)):
+        for seed in seeds(3):
             run = Simulation(
                 index.graph(), {}, partitioned={source: parts}, acker=acker_named("local"), workers=workers, seed=seed
             ).run()

@@ -1,13 +1,11 @@
 """Exactly once under any fault: jobs that keep state die and go on, in a made-up world; outputs are the reference's.
 
-FLAMESTREAM_SEEDS=100 plays a hundred times as many stories; FLAMESTREAM_FIRST_SEED says which is the first, and so
-which inputs there are.
+`python tests/soak/draws.py tests/conformance/test_crashes.py` plays more stories.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
@@ -16,7 +14,7 @@ import flamecore as fc
 from flamecore.abc.store import StoreContext
 from flamecore.model.graph import Graph
 from flamecore.runtime.state.scan import scan
-from flamecore.testing.checks.ackers import simulated_runs
+from flamecore.testing.draws import seeds
 from flamecore.testing.flows.deterministic import acker_named
 from flamecore.testing.flows.drawn import draw, draw_flow, split
 from flamecore.testing.flows.exactly_once import Reference, assert_exactly_once
@@ -25,6 +23,7 @@ from flamecore.testing.simulation.trouble import Trouble
 from flamestream_stores.memory import Memory
 
 ACKERS = {name: acker_named(name) for name in ("centralized", "local", "sharded")}
+KINDS = ("kill", "worker", "turn")
 
 
 class Case(NamedTuple):
@@ -35,30 +34,30 @@ class Case(NamedTuple):
     inputs: Callable[[int, int], Mapping[str, Sequence[Any]]]
 
 
-FIRST = int(os.environ.get("FLAMESTREAM_FIRST_SEED", "0"))
-
-
 def test_every_flow_gives_the_reference_under_any_fault(case: Case) -> None:
-    first = FIRST + sum(case.name.encode()) * 1000  # one seed does much the same to all flows
-    inputs, seeds = case.inputs(FIRST + 3, 20), range(first, first + simulated_runs(16))
-    print(dict(assert_exactly_once(case.graph(), inputs, seeds=seeds)))
+    played = seeds(16, sum(case.name.encode()))  # one seed does much the same to all flows
+    inputs = case.inputs(played[0], 20)
+    print(dict(assert_exactly_once(case.graph(), inputs, seeds=played)))
     if case.name.startswith("failing"):
-        print(dict(assert_exactly_once(case.graph(), inputs, seeds=seeds, on_error="skip")))
+        print(dict(assert_exactly_once(case.graph(), inputs, seeds=played, on_error="skip")))
 
 
 def test_drawn_flows_give_the_reference_under_any_fault() -> None:
     """With cycles that hold states, rows of states, and several fronts; workers come and go, too."""
     counts: Counter[str] = Counter()
-    for seed in range(FIRST, FIRST + simulated_runs(14, least=10)):
+    enough = len(seeds(14))
+    for number, seed in enumerate(seeds(100, least=100)):
+        if number >= enough and all(counts[kind] for kind in KINDS):
+            break
         spec, records = draw(seed)
         graph = draw_flow(spec, split=True).graph()
         on_error: Literal["fail", "skip"] = "skip" if seed % 2 else "fail"
         try:
             counts += assert_exactly_once(graph, split(records), seeds=(2 * seed, 2 * seed + 1), on_error=on_error)
         except AssertionError as error:
-            raise AssertionError(f"FLAMESTREAM_FIRST_SEED={seed}, {spec}: {error}") from error
+            raise AssertionError(f"seed {seed}, {spec}: {error}") from error
     print(dict(counts))
-    assert all(counts[kind] for kind in ("kill", "worker", "turn")), counts
+    assert all(counts[kind] for kind in KINDS), counts
 
 
 def test_a_run_may_leave_out_all_that_it_reads() -> None:
@@ -78,7 +77,7 @@ def test_every_kind_of_fault_is_played() -> None:
     lines = flow.source("lines", str).merge(flow.source("more", str)).rebalance()
     lines.key_by(lambda line: line).count().sink("counts")
     inputs = {"lines": ["a", "b", "a", "c"] * 5, "more": ["c", "d"] * 10}
-    counts = assert_exactly_once(flow, inputs, seeds=range(FIRST, FIRST + simulated_runs(200, least=200)))
+    counts = assert_exactly_once(flow, inputs, seeds=range(200))
     print(dict(counts))
     assert all(counts[kind] >= 3 for kind in Trouble().kinds if kind != "damage"), counts
     assert counts["damage"] >= 10, "of a snapshot that there is one to spare for"

@@ -11,6 +11,7 @@ import sys
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping
 from functools import partial, wraps
+from itertools import product
 from math import inf
 from pathlib import Path
 from random import Random
@@ -21,7 +22,7 @@ from typing import Any
 import pytest
 
 import flamecore as fc
-from flamecore.testing.checks.ackers import simulated_runs
+from flamecore.testing.draws import seeds
 from flamecore.testing.flows.deterministic import acker_named
 from flamecore.testing.flows.exactly_once import assert_exactly_once
 from flamecore.testing.flows.reference import interpret
@@ -170,7 +171,7 @@ def test_a_flow_gives_what_the_plain_program_gives(example: Example, seed: int) 
 def test_nothing_is_replayed_in_any_interleaving(example: Example, workers: int) -> None:
     inputs = example.inputs(seed=0)
     wanted = list(example.plain.run(*inputs.values()))
-    for seed, acker in enumerate(["centralized", "local", "sharded"] * simulated_runs(2)):
+    for seed, acker in product(seeds(2), ["centralized", "local", "sharded"]):
         run = Simulation(example.flow.graph(), inputs, acker=acker_named(acker), workers=workers, seed=seed).run()
         assert run.outputs[example.sink] == wanted, seed
         assert run.replays == 0, seed
@@ -178,17 +179,15 @@ def test_nothing_is_replayed_in_any_interleaving(example: Example, workers: int)
 
 def test_a_flow_that_dies_and_goes_on_gives_the_same(example: Example) -> None:
     """With its state, whatever happens to its processes."""
-    assert_exactly_once(example.flow, example.inputs(seed=1), seeds=range(simulated_runs(4)))
+    assert_exactly_once(example.flow, example.inputs(seed=1), seeds=seeds(4))
 
 
 def test_the_shipped_job_gives_what_the_plain_program_prints(example: Example) -> None:
     """Line by line, on several workers."""
     name = example.module.__name__
-    plain = subprocess.run(
-        [sys.executable, FOLDER / name / "plain.py"], stdout=subprocess.PIPE, timeout=60, check=True
-    ).stdout
+    plain = subprocess.run([sys.executable, FOLDER / name / "plain.py"], stdout=subprocess.PIPE, check=True).stdout
     command = [sys.executable, "-m", "flamecore", "run", FOLDER / name / "job.toml", "--quiet", "--workers", "2"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, timeout=60, check=True, cwd=FOLDER.parents[1])
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, cwd=FOLDER.parents[1])
     assert done.stdout == plain
     assert len(plain.splitlines()) > 15
 

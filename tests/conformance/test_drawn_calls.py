@@ -1,12 +1,11 @@
 """Drawn flows call a state function once for each item it is to see: in cycles of every form, and in long rows.
 
 On several workers items may go in early, on an advance, which bounds what is called in vain. All is seeded:
-FLAMESTREAM_FIRST_SEED=1000 FLAMESTREAM_SEEDS=100 draws other flows, and a hundred times as many.
+`python tests/soak/draws.py tests/conformance/test_drawn_calls.py` plays others, until one stops it.
 """
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -19,13 +18,12 @@ from flamecore.model.meta import FrontId
 from flamecore.model.settings import OnError
 from flamecore.runtime.operators import reorder
 from flamecore.runtime.parts import schedule
-from flamecore.testing.checks.ackers import simulated_runs
+from flamecore.testing.draws import seeds
 from flamecore.testing.flows.deterministic import acker_named, compare
 from flamecore.testing.flows.drawn import Item, Spec, draw, draw_flow, simpler, split
 from flamecore.testing.flows.reference import Failed, interpret
 from flamecore.testing.simulation.simulation import SimulatedRun, Simulation
 
-FIRST = int(os.environ.get("FLAMESTREAM_FIRST_SEED", "0"))
 ACKERS = {name: acker_named(name) for name in ("centralized", "local", "sharded")}
 CLOCKS: tuple[ClockName, ...] = ("sequence", "wall")
 ADVANCES = (0, 2, 6, 32)
@@ -151,10 +149,8 @@ def smallest(run: Run) -> Run:
 
 
 def test_calls_of_drawn_flows_are_those_that_are_needed() -> None:
-    for seed in range(FIRST, FIRST + simulated_runs(40)):
-        if seed % 100 == 0:
-            print(f"FLAMESTREAM_FIRST_SEED={seed}", flush=True)
+    for seed in seeds(40):
         for run in runs(seed):
             if wrong := fault(run):
                 least = smallest(run)
-                pytest.fail(f"FLAMESTREAM_FIRST_SEED={seed}: {wrong}\n{run}\nThe least: {fault(least)}\n{least}")
+                pytest.fail(f"seed {seed}: {wrong}\n{run}\nThe least: {fault(least)}\n{least}")

@@ -12,7 +12,7 @@ from flamecore.errors import LoopKeyError, OperationError
 from flamecore.model.hashing import key_group, stable_hash
 from flamecore.runtime.operators.agenda import Agenda
 from flamecore.runtime.operators.cycles import KeyedAgenda
-from flamecore.testing.checks.ackers import simulated_runs
+from flamecore.testing.draws import seeds
 from flamecore.testing.flows.deterministic import acker_named, assert_deterministic
 from flamecore.testing.flows.reference import Failed, interpret
 from flamecore.testing.simulation.simulation import Simulation
@@ -152,7 +152,7 @@ def test_a_function_that_fails_in_the_loop_fails_at_the_same_record_everywhere()
     def body(items: fc.KeyedStream[Any, Item]) -> Any:
         return items.map(lambda item: (item[0], item[1] - 1, item[2])).map(fail).branch(goes_on)
 
-    assert_deterministic(drawn(body), {"in": list(range(60))}, seeds=range(simulated_runs(5)))
+    assert_deterministic(drawn(body), {"in": list(range(60))}, seeds=seeds(5))
 
 
 def test_repairs_inside_of_a_loop_keep_their_keys() -> None:
@@ -177,4 +177,4 @@ def test_repairs_inside_of_a_loop_keep_their_keys() -> None:
     copies = windows.map(lambda window: (len(window), sum(pair[1] for pair in window))).broadcast(3)
     ways = [copy.map(lambda pair, by=by: ((pair[1] + by) % 3, 5, pair[1] + by)) for by, copy in enumerate(copies)]
     ways[0].merge(*ways[1:]).key_by(key).loop(body).sink("out")
-    assert_deterministic(flow, {"in": [25, 14]}, seeds=range(simulated_runs(8)))
+    assert_deterministic(flow, {"in": [25, 14]}, seeds=seeds(8))

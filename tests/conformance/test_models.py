@@ -19,7 +19,7 @@ from flamecore.errors import DuplicateItemError, GraphError, JobError
 from flamecore.model.graph import Graph
 from flamecore.model.item import DataItem
 from flamecore.model.vertices import ByKey, Map, Sink, Source, ToAll
-from flamecore.testing.checks.ackers import simulated_runs
+from flamecore.testing.draws import seeds
 from flamecore.testing.flows.reference import Failed, interpret
 from flamecore.testing.models.local_times import LocalTimes
 from flamecore.testing.models.machine import Machine
@@ -89,12 +89,12 @@ TOUCHED = {
 """The flows of the suite that touch the limit of the earlier meta, and how."""
 
 
-def wrong_runs(case: Case, ordering: Ordering, seeds: int, size: int) -> Iterator[str]:
+def wrong_runs(case: Case, ordering: Ordering, played: range, size: int) -> Iterator[str]:
     """Run a flow under many interleavings; yields the runs that do not give what the reference gives."""
     graph = case.graph()
     if any(vertex.ordered for vertex in graph.vertices):
         pytest.skip(f"{case.name!r} has ordered operations, which no meta repairs, and the models do not know")
-    for seed in range(seeds):
+    for seed in played:
         inputs = case.inputs(seed, size)
         wanted = reference(graph, inputs)
         for workers in WORKERS:
@@ -103,16 +103,16 @@ def wrong_runs(case: Case, ordering: Ordering, seeds: int, size: int) -> Iterato
 
 
 def test_todays_meta_is_right_for_every_flow_of_the_suite(case: Case) -> None:
-    assert list(wrong_runs(case, TODAY, seeds=simulated_runs(5), size=12)) == []
+    assert list(wrong_runs(case, TODAY, seeds(5), size=12)) == []
 
 
 def test_the_earlier_meta_is_right_for_a_flow_of_the_suite_unless_it_touches_the_limit(case: Case) -> None:
     if case.name in TOUCHED:
-        first = next(wrong_runs(case, EARLIER, seeds=100, size=20), None)
+        first = next(wrong_runs(case, EARLIER, range(100), size=20), None)
         print(f"wrong with {first}: {TOUCHED[case.name]}")
         assert first
     else:
-        assert list(wrong_runs(case, EARLIER, seeds=simulated_runs(5), size=12)) == []
+        assert list(wrong_runs(case, EARLIER, seeds(5), size=12)) == []
 
 
 # -- a flow in which the earlier meta is wrong -------------------------------------------------------------------------
@@ -333,7 +333,7 @@ def agrees(spec: Spec, part: Part, ordering: Ordering) -> bool:
 
 
 EXAMPLES = settings(
-    max_examples=simulated_runs(60),
+    max_examples=len(seeds(60)),
     deadline=None,
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],

@@ -23,7 +23,7 @@ from flamecore.runtime.codec.codec import Codec
 from flamecore.runtime.operators import reorder
 from flamecore.runtime.operators.drift import DriftOperator
 from flamecore.runtime.operators.grouping import GroupingOperator
-from flamecore.testing.checks.ackers import simulated_runs
+from flamecore.testing.draws import seeds
 from flamecore.testing.flows.deterministic import acker_named, assert_deterministic, compare
 from flamecore.testing.flows.drawn import Item, Op, Spec, draw_flow, split
 from flamecore.testing.flows.reference import Failed, interpret
@@ -47,9 +47,9 @@ class Case(NamedTuple):
 
 def test_every_flow_gives_the_reference_under_many_interleavings(case: Case) -> None:
     graph = case.graph()
-    for seed in range(simulated_runs(4)):
-        seeds = range(seed * 3, seed * 3 + 3)
-        assert_deterministic(graph, case.inputs(seed, 20), workers=(1, 2, 3, 5), seeds=seeds)
+    for seed in seeds(4):
+        played = range(seed * 3, seed * 3 + 3)
+        assert_deterministic(graph, case.inputs(seed, 20), workers=(1, 2, 3, 5), seeds=played)
 
 
 def test_every_flow_gives_the_reference_over_the_wire(case: Case) -> None:
@@ -227,7 +227,7 @@ def simulated(spec: Spec, given: Draw, on_error: OnError = "fail", **options: An
 
 
 EXAMPLES = settings(
-    max_examples=simulated_runs(150),
+    max_examples=len(seeds(150)),
     deadline=None,
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
@@ -275,7 +275,7 @@ def test_any_failing_flow_may_leave_out_records_that_fail(spec: Spec, data: st.D
     compare(simulated(spec, given, on_error="skip"), wanted, None, f"{given}")
 
 
-@settings(EXAMPLES, max_examples=simulated_runs(60))
+@settings(EXAMPLES, max_examples=len(seeds(60)))
 @given(specs(SIMPLE | FUSSY), st.data())
 def test_bytes_between_workers_change_nothing(spec: Spec, data: st.DataObject) -> None:
     given = data.draw(draws(spec))
@@ -285,7 +285,7 @@ def test_bytes_between_workers_change_nothing(spec: Spec, data: st.DataObject) -
     compare(run, wanted, failed, f"{given}")
 
 
-@settings(EXAMPLES, max_examples=simulated_runs(60))
+@settings(EXAMPLES, max_examples=len(seeds(60)))
 @given(specs(SIMPLE), st.data())
 def test_fused_and_drawn_states_give_the_same(spec: Spec, data: st.DataObject) -> None:
     given = data.draw(draws(spec))
@@ -313,7 +313,7 @@ ROUNDS = cycles(SIMPLE, 2)
 NESTED = cycles(SIMPLE | ROUNDS, 2)
 
 
-@settings(EXAMPLES, max_examples=simulated_runs(150))
+@settings(EXAMPLES, max_examples=len(seeds(150)))
 @given(specs(SIMPLE | ROUNDS | NESTED), st.booleans(), st.data())
 def test_one_worker_replays_nothing(spec: Spec, is_expanded: bool, data: st.DataObject) -> None:
     """Whatever the graph, with several states in a round and cycles in cycles, and however many fronts it reads."""
@@ -333,7 +333,7 @@ def test_one_worker_replays_nothing(spec: Spec, is_expanded: bool, data: st.Data
     compare(run, wanted, None, f"{given}")
 
 
-@settings(EXAMPLES, max_examples=simulated_runs(150))
+@settings(EXAMPLES, max_examples=len(seeds(150)))
 @given(specs(ONE_TO_ONE | ROUNDS | NESTED, loops=False), st.data())
 def test_states_in_cycles_replay_nothing_on_any_number_of_workers(spec: Spec, data: st.DataObject) -> None:
     given = data.draw(draws(spec, 6))
@@ -343,7 +343,7 @@ def test_states_in_cycles_replay_nothing_on_any_number_of_workers(spec: Spec, da
     compare(run, wanted, None, f"{given}")
 
 
-@settings(EXAMPLES, max_examples=simulated_runs(150))
+@settings(EXAMPLES, max_examples=len(seeds(150)))
 @given(specs(SIMPLE), st.data())
 def test_case_60_the_same_seed_is_the_same_run(spec: Spec, data: st.DataObject) -> None:
     given = data.draw(draws(spec))

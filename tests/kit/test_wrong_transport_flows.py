@@ -115,7 +115,7 @@ class SeveralProcesses(InprocTransport):
 
 
 def test_the_sample_has_every_pair(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("FLAMESTREAM_FULL_MATRIX", raising=False)
+    monkeypatch.delenv("FLAMESTREAM_TIER", raising=False)
     cells = all_cells(SeveralProcesses)
     chosen = chosen_cells(cells)
     assert (len(cells), len(chosen)) == (27, 9)
@@ -126,12 +126,12 @@ def test_the_sample_has_every_pair(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         assert {pair(cell) for cell in cells} == {pair(cell) for cell in chosen}  # type: ignore[no-untyped-call]
     assert chosen_cells(cells, [cells[0]]) == [cells[0]]
-    monkeypatch.setenv("FLAMESTREAM_FULL_MATRIX", "1")
+    monkeypatch.setenv("FLAMESTREAM_TIER", "whole")
     assert chosen_cells(cells, [cells[0]]) == cells
 
 
 def test_deployments_left_out_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("FLAMESTREAM_FULL_MATRIX", raising=False)
+    monkeypatch.delenv("FLAMESTREAM_TIER", raising=False)
 
     class Sampled(TransportFlowTests):
         driver = InprocTransport

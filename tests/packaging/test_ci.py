@@ -23,7 +23,7 @@ def summed(folder: Path, code: int = 0, envs: Sequence[tuple[str, Any]] = ()) ->
 
 
 def last_line(folder: Path, journal: Path, code: int = 0) -> tuple[str, int]:
-    command = [sys.executable, SUM, folder, journal, str(code)]
+    command = [sys.executable, SUM, folder, str(code), journal]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.stdout.splitlines()[-1], done.returncode
 
@@ -56,9 +56,9 @@ def test_the_sum_says_why_tests_were_skipped(tmp_path: Path) -> None:
     run = [sys.executable, "-m", "pytest", "-q", "--rootdir", tmp_path, f"--junit-xml={tmp_path / 'it.xml'}", tmp_path]
     subprocess.run(run, check=True, cwd=tmp_path, stdout=subprocess.DEVNULL)
     (tmp_path / "journal.json").write_text('{"testenvs": {}}')
-    command = [sys.executable, SUM, tmp_path, tmp_path / "journal.json", "0"]
+    command = [sys.executable, SUM, tmp_path, "0", tmp_path / "journal.json"]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    assert said[:3] == ["it: 1 passed, 0 failed, 3 skipped", "  skipped 2: there is no 0", "  skipped 1: there is no 1"]
+    assert said[:3] == ["it: 1 passed, 0 failed, 3 skipped", "skipped 2: there is no 0", "skipped 1: there is no 1"]
 
 
 @pytest.mark.parametrize("skipped", [0, 3])
@@ -114,3 +114,9 @@ def test_an_interrupted_run_fails(tmp_path: Path, ends: str, wanted: int) -> Non
     assert subprocess.run(run, check=False, cwd=tmp_path, stdout=subprocess.DEVNULL).returncode == 0
     assert subprocess.run([sys.executable, REPORT, "end", found], check=False).returncode == wanted
     assert summed(found.parent)[1] == wanted
+
+
+def test_a_run_of_which_tox_says_nothing_fails(tmp_path: Path) -> None:
+    report(tmp_path, "one", 1)
+    done = subprocess.run([sys.executable, SUM, tmp_path, "0"], capture_output=True, text=True, check=False)
+    assert (done.stdout.splitlines()[-1], done.returncode) == ("1 passed, 1 failed, 0 skipped", 1)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import configparser
 import json
 import os
-import re
+import runpy
 import shutil
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -47,7 +48,6 @@ class Machine:
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
         )
         return done.stdout.splitlines(), done.stderr, done.returncode
 
@@ -68,7 +68,7 @@ def test_interpreters_of_the_path_and_of_pyenv(machine: Machine) -> None:
     last = machine.add(machine.pyenv / "versions" / "3.93.0" / "bin", "3.93")
     machine.add(machine.pyenv / "versions" / "3.94.0" / "bin", "3.94")  # not promised
     options, said, code = machine.ask()
-    assert options == [*FAIL_IF_MISSING, on_path, newest, last]
+    assert options == [*FAIL_IF_MISSING, on_path, newest, last, "-e", "py393-clients-more,spark-more"]
     assert said.splitlines() == [f"Python 3.91: {on_path}", f"Python 3.92: {newest}", f"Python 3.93: {last}"]
     assert code == 0
 
@@ -76,7 +76,7 @@ def test_interpreters_of_the_path_and_of_pyenv(machine: Machine) -> None:
 def test_versions_that_are_not_here_are_left_out(machine: Machine) -> None:
     only = machine.add(machine.path, "3.92")
     options, said, code = machine.ask()
-    assert options == [*FAIL_IF_MISSING, only, "--skip-env", "py(391|393)-"]
+    assert options == [*FAIL_IF_MISSING, only, "-e", "py392-clients-more,spark-more"]
     assert "Python 3.91: not here\n" in said
     assert code == 0
 
@@ -97,7 +97,7 @@ def test_other_pythons_are_not_taken_for_it(machine: Machine, answer: str) -> No
     real = machine.add(machine.path, "3.91")
     other = machine.add(machine.path, "3.92", answer)
     options, said, _ = machine.ask()
-    assert options == [*FAIL_IF_MISSING, real, "--skip-env", "py(392|393)-"]
+    assert options == [*FAIL_IF_MISSING, real, "-e", "py391-clients-more,spark-more"]
     assert f"{other} is not used: it is {answer.format(version='3.92')}" in said
 
 
@@ -119,20 +119,10 @@ def tox() -> configparser.ConfigParser:
 def test_tox_has_the_versions_that_the_project_promises(tox: configparser.ConfigParser) -> None:
     prefix = "Programming Language :: Python :: 3."
     minor = [line.removeprefix(prefix) for line in PROJECT["project"]["classifiers"] if line.startswith(prefix)]
-    assert f"py3{{{','.join(minor)}}}-{{core,spark,grpc," in tox["tox"]["env_list"]
-    assert f"py3{minor[0]}-{{core,kit,grpc,nats,hosts,spark}}" in tox["tox"]["labels"]
-    assert [f"py3{version}-core" in tox["tox"]["labels"] for version in minor[1:-1]] == [True] * (len(minor) - 2)
-    assert f"py3{minor[-1]}-{{core,kit,grpc}}" in tox["tox"]["labels"]
+    assert f"py3{{{','.join(minor)}}}-{{clients,spark}}-whole," in tox["tox"]["labels"]
+    assert f"py3{minor[0]}-{{clients,spark}}-whole-lowest" in tox["tox"]["labels"]
+    assert f"py3{minor[-1]}-clients-more" in tox["tox"]["labels"]
     assert PROJECT["project"]["requires-python"] == f">=3.{minor[0]}"
-
-
-@pytest.mark.parametrize("grpc", [True, False])
-@pytest.mark.parametrize("nats", [True, False])
-def test_one_environment_has_the_clients_that_a_test_needs(
-    tox: configparser.ConfigParser, grpc: bool, nats: bool
-) -> None:
-    selections = re.findall(r'-m "([^"]+)" \{\[tests\]folders\}', tox["testenv"]["commands"])
-    assert sum(eval(selection, {"grpc": grpc, "nats": nats}) for selection in selections) == 1, selections
 
 
 def test_no_file_of_tests_is_left_out(tox: configparser.ConfigParser) -> None:
@@ -156,10 +146,9 @@ def checkout(machine: Machine) -> Path:
     (home / "python").write_text(f'#!/bin/sh\n[ "$2" = pip ] && exit 0\nexec "{sys.executable}" "$@"\n')
     (home / "tox").write_text(
         "#!/bin/sh\n"
-        'printf "%s\\n" "$@" >asked\n'
-        'echo "$FLAMESTREAM_SEEDS $FLAMESTREAM_CASES" >shares\n'
+        'echo "$@" >>asked\n'
         'cp left.xml "$FLAMESTREAM_REPORTS/py392-core.xml"\n'
-        'cp left.json "$6"\n'
+        'for last; do true; done; cp left.json "$last"\n'
         "exit 0\n"
     )
     for program in home.iterdir():
@@ -179,48 +168,32 @@ def run(machine: Machine, checkout: Path, *arguments: str, **settings: str) -> t
     environ |= {"PATH": f"{machine.path}:/bin:/usr/bin", "PYENV_ROOT": str(machine.pyenv), "PYTHON": sys.executable}
     environ |= {"FLAMESTREAM_CI_VENV": str(checkout / "home"), **settings}
     command = ["bash", checkout / ".ci" / "run", *arguments]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=100)
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout.splitlines()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "matrix", "chosen"),
-    [
-        ((), None, ["-m", "ci"]),
-        ((), "whole", []),
-        (("-e", "py392-core"), None, ["-e", "py392-core"]),
-        (("-e", "py392-core"), "whole", ["-e", "py392-core"]),
-    ],
-)
-def test_a_run_asks_for_its_part_of_the_matrix(
-    machine: Machine, checkout: Path, arguments: tuple[str, ...], matrix: str | None, chosen: list[str]
-) -> None:
-    code, lines = run(machine, checkout, *arguments, **({"FLAMESTREAM_CI_MATRIX": matrix} if matrix else {}))
+JOURNAL = "--result-json .tox/journal"
+
+
+def test_a_run_asks_for_what_the_readme_says_and_then_for_more(machine: Machine, checkout: Path) -> None:
+    code, lines = run(machine, checkout)
     assert (code, lines[-1]) == (0, "2 passed, 0 failed, 0 skipped")
-    asked = (checkout / "asked").read_text().splitlines()
-    cores = os.cpu_count() or 1
-    assert asked[:5] == ["run-parallel", "--parallel", str(2 * cores), "--parallel-no-spinner", "--result-json"]
-    assert asked[6:] == [*FAIL_IF_MISSING, str(machine.path / "python3.92"), "--skip-env", "py(391|393)-", *chosen]
+    here = " ".join([*FAIL_IF_MISSING, str(machine.path / "python3.92"), "-e", "py392-clients-more,spark-more"])
+    more = f"run {here} {JOURNAL}-more.json"
+    assert (checkout / "asked").read_text().splitlines() == [f"run {JOURNAL}-quick.json", more]
 
 
-@pytest.mark.parametrize(("matrix", "shares"), [(None, " "), ("whole", "1 1")])
-def test_the_whole_matrix_has_all_seeds_and_cases(
-    machine: Machine, checkout: Path, matrix: str | None, shares: str
-) -> None:
-    run(machine, checkout, **({"FLAMESTREAM_CI_MATRIX": matrix} if matrix else {}))
-    assert (checkout / "shares").read_text() == f"{shares}\n"
-
-
-def test_a_run_knows_no_other_matrix(machine: Machine, checkout: Path) -> None:
-    assert run(machine, checkout, FLAMESTREAM_CI_MATRIX="hole")[0] == 2
-    assert not (checkout / "asked").exists()
+def test_a_run_asks_for_what_it_is_told(machine: Machine, checkout: Path) -> None:
+    code, lines = run(machine, checkout, "-e", "py392-core")
+    assert (code, lines[-1]) == (0, "2 passed, 0 failed, 0 skipped")
+    assert (checkout / "asked").read_text() == f"run -e py392-core {JOURNAL}-asked.json\n"
 
 
 def test_an_interpreter_that_tox_skips_fails_the_run(machine: Machine, checkout: Path) -> None:
     journal = json.loads((checkout / "left.json").read_text())
     journal["testenvs"]["py391-core"] = {"result": {"success": True, "exit_code": 0}}
     (checkout / "left.json").write_text(json.dumps(journal))
-    code, lines = run(machine, checkout)
+    code, lines = run(machine, checkout, "-e", "py391-core")
     assert (code, lines[-1]) == (1, "2 passed, 1 failed, 0 skipped")
     assert any(line.startswith("py391-core: none of its commands has run") for line in lines)
 
@@ -242,3 +215,14 @@ def test_a_run_that_stands_still_is_interrupted(machine: Machine, checkout: Path
     assert code == 124
     assert lines[0] == "tox says how far it has come"
     assert lines[-1] == "0 passed, 1 failed, 0 skipped"
+
+
+def test_pip_makes_the_environments_where_its_configuration_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    plugin = ModuleType("tox.plugin")
+    plugin.impl = lambda **_: lambda function: function  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "tox", ModuleType("tox"))
+    monkeypatch.setitem(sys.modules, "tox.plugin", plugin)
+    toxfile = runpy.run_path(str(ROOT / "toxfile.py"))
+    lines = ["global.cert='/etc/cert'", "global.index-url='https://example.org'", ":env:.constraint='bounds.txt'"]
+    assert toxfile["configured"](lines) == ["constraint", "index-url"]
+    assert toxfile["configured"](lines[:1]) == []

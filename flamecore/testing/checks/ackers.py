@@ -6,12 +6,12 @@ Nothing here needs a test runner.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from flamecore.abc.acker import Acker, AckerPlan, Listener, Segments
 from flamecore.errors import TimeRegressionError
+from flamecore.testing.draws import seeds
 from flamecore.testing.laws import LawBroken
 from flamecore.testing.simulation.ackers import SEGMENTS, Bench, Make, Shape, Simulation
 
@@ -26,22 +26,16 @@ __all__ = [
     "check_simulations",
     "check_step_by_step",
     "check_subscribers",
-    "simulated_runs",
 ]
 
 
-def simulated_runs(count: int, least: int = 1) -> int:
-    """Return `count` times the environment variable FLAMESTREAM_SEEDS (1 if not set), but not below `least`."""
-    return max(least, int(count * float(os.environ.get("FLAMESTREAM_SEEDS", "1"))))
-
-
 def check_simulations(make: Make, runs: int = 300) -> None:
-    """Run simulated jobs of all shapes, seeds 0 to `runs` (times FLAMESTREAM_SEEDS).
+    """Run simulated jobs of all shapes, as many seeds as `runs`, those of the draw (see `flamecore.testing.draws`).
 
     Raises:
         LawBroken: With the seed: `Simulation(make, seed).run()` repeats the run.
     """
-    for seed in range(simulated_runs(runs)):
+    for seed in seeds(runs):
         Simulation(make, seed).run()
 
 

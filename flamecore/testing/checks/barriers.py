@@ -12,7 +12,7 @@ is a plain list that is sorted when asked. The laws, by the names that `LawBroke
 * `refused`: input that no stream may bring is refused with the error that names it;
 * `legal`: input that a stream may bring is not.
 
-The kit imports no test runner. `FLAMESTREAM_SEEDS=10` in the environment multiplies the number of simulated runs.
+The kit imports no test runner. `FLAMESTREAM_DRAW=1` in the environment has other seeds of simulated runs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from flamecore.errors import (
     TimeRegressionError,
 )
 from flamecore.model.meta import GlobalTime, Meta, decode_time
-from flamecore.testing.checks.ackers import simulated_runs
+from flamecore.testing.draws import seeds
 from flamecore.testing.laws import LawBroken
 
 __all__ = ["BarrierTests", "LawBroken", "Make", "check_barrier", "check_misuse", "check_simulations", "check_small"]
@@ -233,12 +233,12 @@ def _settle(bench: Bench, time: int, random: Random) -> None:
 
 
 def check_simulations(make: Make, runs: int = 300) -> None:
-    """Check simulated runs, seeds 0 to `runs` (times FLAMESTREAM_SEEDS).
+    """Check simulated runs, as many seeds as `runs`, those of the draw (see `flamecore.testing.draws`).
 
     Raises:
         LawBroken: With the seed: `simulate(make, seed)` repeats the run.
     """
-    for seed in range(simulated_runs(runs)):
+    for seed in seeds(runs):
         simulate(make, seed)
 
 

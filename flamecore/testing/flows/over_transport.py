@@ -6,7 +6,7 @@ several numbers of workers, and must give what the reference interpreter gives, 
 `multi_process`, workers (and trackers that have a place of their own) are processes, started as `flamestream run`
 starts them; they find the driver by its name, so it must be installed.
 
-All deployments of a transport between processes take a while. Unless FLAMESTREAM_FULL_MATRIX=1 is set a third of them
+All deployments of a transport between processes take a while. Unless FLAMESTREAM_TIER=whole is set a third of them
 is run, chosen so that every pair of (acker, place), (acker, workers) and (place, workers) is among them.
 """
 
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,14 +32,15 @@ from flamecore.runtime.config.plugins import override
 from flamecore.runtime.config.read import make_config
 from flamecore.runtime.config.resolve import resolve
 from flamecore.runtime.launch import job_of
+from flamecore.testing.draws import TIER, tier
 from flamecore.testing.flows.deterministic import compare_outputs
 from flamecore.testing.flows.reference import interpret
 from flamecore.testing.flows.standard import flow, inputs
 from flamecore.testing.laws import LawBroken
+from flamecore.testing.progress import patience
 
 PLACES: Final = ("supervisor", "worker", "own")
 WORKERS: Final = (1, 2, 4)
-FULL_MATRIX: Final = "FLAMESTREAM_FULL_MATRIX"
 
 LIMIT_S: Final = 60.0
 SIZE: Final = 100
@@ -90,7 +90,7 @@ def chosen_cells(cells: Sequence[Cell], sample: Sequence[Cell] | None = None) ->
         cells: All of them.
         sample: Default: the fewest with every pair among them.
     """
-    if os.environ.get(FULL_MATRIX) == "1":
+    if tier().all_deployments:
         return list(cells)
     if sample is not None:
         return list(sample)
@@ -130,7 +130,7 @@ def check_cell(
         job = job_of(spec)
 
         async def run() -> None:
-            async with asyncio.timeout(limit_s):
+            async with patience(limit_s):
                 await job.run()
 
         try:
@@ -242,4 +242,4 @@ class TransportFlowTests:
         told += f"{took:.1f} s, {replays} outputs taken back on the way"
         print(told)
         if run < total:
-            raise SkipTest(f"{told}; {total - run} left out, {FULL_MATRIX}=1 runs them")
+            raise SkipTest(f"{told}; {total - run} left out, {TIER}=whole runs them")

@@ -14,7 +14,7 @@ import pytest
 
 from flamecore.abc.acker import AckerPlan, Listener, Tracker
 from flamecore.model.messages import Ack, MinTimes, Report
-from flamecore.testing.checks.ackers import simulated_runs
+from flamecore.testing.draws import seeds
 from flamecore.testing.laws import LawBroken
 from flamecore.testing.simulation.ackers import Make, Shape, Simulation
 from flamestream_ackers.centralized import Centralized, CentralizedReporter
@@ -193,7 +193,7 @@ def test_one_shard_needs_no_node_times() -> None:
 
 @pytest.mark.parametrize(("workers", "shards"), list(product((1, 2, 3, 4), repeat=2)))
 def test_case_39_the_conservative_rule_is_never_premature_and_never_stuck(workers: int, shards: int) -> None:
-    for seed in range(simulated_runs(1500)):
+    for seed in seeds(1500):
         Simulation(sharded(shards), seed, replace(SMALL, workers=workers)).run()
 
 
@@ -265,7 +265,7 @@ class Unchecked(Simulation):
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_the_order_of_acks_decides_where_they_are_applied_one_by_one(workers: int) -> None:
     shape = replace(SMALL, workers=workers)
-    for seed in range(simulated_runs(1000)):
+    for seed in seeds(1000):
         Unchecked(one_by_one(ascending=False), seed, shape).run()
     premature = 0
     for seed in range(300):

@@ -1,7 +1,4 @@
-"""Fixtures of the windows' tests: seeds of drawn runs, and cases, those of the plugin and those beside the checkout.
-
-FLAMESTREAM_FIRST_SEED=1000 FLAMESTREAM_SEEDS=50 plays fifty times as many runs, from another seed on.
-"""
+"""Fixtures of the windows' tests: seeds of drawn runs, and cases, those of the plugin and those beside the checkout."""
 
 from __future__ import annotations
 
@@ -12,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from flamecore.testing import draws
 
 HERE = Path(__file__).resolve().parent
 SHARED = Path(os.environ.get("FLAMESTREAM_DATA", HERE.parents[3] / "shared" / "data")) / "trigger_cases.json"
@@ -44,11 +43,4 @@ def own_cases() -> list[dict[str, Any]]:
 @pytest.fixture(scope="session")
 def seeds() -> Callable[..., range]:
     """Return the seeds of so many runs, or of the part of that number among parts of so many."""
-    first = int(os.environ.get("FLAMESTREAM_FIRST_SEED", "0"))
-    scale = float(os.environ.get("FLAMESTREAM_SEEDS", "1"))
-
-    def drawn(count: int, part: int = 0) -> range:
-        count = max(1, int(count * scale))
-        return range(first + part * count, first + (part + 1) * count)
-
-    return drawn
+    return draws.seeds

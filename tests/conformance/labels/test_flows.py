@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -19,14 +18,12 @@ from flamecore.runtime.operators.drift import DriftOperator
 from flamecore.runtime.operators.keyed_state import LabelledState
 from flamecore.runtime.operators.ordered import OrderedOperator
 from flamecore.testing import assert_deterministic, assert_exactly_once
-from flamecore.testing.checks.ackers import simulated_runs
+from flamecore.testing.draws import seeds
 from flamecore.testing.flows.deterministic import acker_named, compare
 from flamecore.testing.flows.drawn import Op, draw_flow, draw_records, draw_spec, split
 from flamecore.testing.flows.reference import Failed, interpret
 from flamecore.testing.simulation.simulation import Simulation
 
-FIRST = int(os.environ.get("FLAMESTREAM_FIRST_SEED", "0"))
-SEEDS = simulated_runs(20, least=4)
 MOST_STEPS = 6000
 
 LINES = ["a b a", "", "b C c", "a", "d c b a d", "", "C", "b b b b", "a d", "e"]
@@ -241,7 +238,7 @@ def scattered(random: Random) -> tuple[Any, dict[str, Any]]:
     return spec, split(draw_records(random, spec))
 
 
-@pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
+@pytest.mark.parametrize("seed", seeds(20, least=4))
 def test_any_flow_between_gives_what_the_reference_does(seed: int) -> None:
     found: tuple[dict[str, Any], Failed | None] | None = None
     for attempt in range(100):
@@ -273,7 +270,7 @@ def test_any_flow_between_gives_what_the_reference_does(seed: int) -> None:
         compare(simulation.run(), wanted, failure, f"{workers} workers, acker {acker!r}, seed {story}: {spec}")
 
 
-@pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS // 4))
+@pytest.mark.parametrize("seed", seeds(5))
 def test_faults_do_not_show_in_any_flow_between(seed: int) -> None:
     random = Random(f"labels {seed} in trouble")
     spec, records = scattered(random)

@@ -1,11 +1,10 @@
 """Ordered operations with timers and marks among drawn operations: in rows, behind repairs, before and behind cycles.
 
-All is seeded: FLAMESTREAM_FIRST_SEED=1000 FLAMESTREAM_SEEDS=100 draws other flows, and a hundred times as many.
+`python tests/soak/draws.py` plays it with other seeds.
 """
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,14 +17,12 @@ import flamecore as fc
 from flamecore.abc.operator import Work
 from flamecore.model.ordered import Marking, Now, Ordered, Outcome, Timer
 from flamecore.runtime.config.defaults import ACKERS
-from flamecore.testing.checks.ackers import simulated_runs
+from flamecore.testing.draws import seeds
 from flamecore.testing.flows.deterministic import acker_named, compare
 from flamecore.testing.flows.drawn import Item, Spec, draw_records, draw_spec, drawing, split
 from flamecore.testing.flows.reference import Failed, interpret
 from flamecore.testing.simulation.simulation import Simulation
 
-FIRST = int(os.environ.get("FLAMESTREAM_FIRST_SEED", "0"))
-SEEDS = simulated_runs(20)
 MOST_STEPS = 6000
 
 
@@ -106,7 +103,7 @@ def needed(graph: Any, records: Mapping[str, Any], *, skip: bool) -> tuple[dict[
         return None
 
 
-@pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
+@pytest.mark.parametrize("seed", seeds(20))
 def test_any_flow_gives_what_the_reference_does(seed: int) -> None:
     found = None
     for attempt in range(100):

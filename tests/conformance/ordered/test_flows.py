@@ -23,7 +23,7 @@ from flamecore.runtime.config.defaults import ACKERS
 from flamecore.runtime.state.migration import StatePlan, plan_migration
 from flamecore.testing import assert_deterministic, assert_exactly_once, override
 from flamecore.testing.bench.stores import using
-from flamecore.testing.checks.ackers import simulated_runs
+from flamecore.testing.draws import seeds
 from flamecore.testing.flows.deterministic import acker_named
 from flamecore.testing.simulation.simulation import Simulation
 from flamecore.testing.simulation.trouble import Trouble
@@ -272,7 +272,7 @@ def events_of(flow: fc.Flow) -> Inputs:
 @pytest.mark.parametrize("closes", [True, False])
 def test_no_interleaving_changes_what_comes_of_marks(build: Callable[..., fc.Flow], closes: bool) -> None:
     flow = build(closes=closes)
-    outputs = assert_deterministic(flow, events_of(flow), workers=(1, 2, 3, 5), seeds=range(simulated_runs(10)))
+    outputs = assert_deterministic(flow, events_of(flow), workers=(1, 2, 3, 5), seeds=seeds(10))
     kinds = {item[1] for items in outputs.values() for item in items}
     assert kinds == {"all", "late"}
 
@@ -288,13 +288,13 @@ def test_what_closes_leaves_nothing_open() -> None:
 @pytest.mark.parametrize("build", [in_minutes, two_origins, by_place])
 def test_marks_are_in_snapshots_and_a_rescale_does_not_show(build: Callable[..., fc.Flow]) -> None:
     flow = build(closes=False)
-    counts = assert_exactly_once(flow, events_of(flow), seeds=range(simulated_runs(25, least=8)))
+    counts = assert_exactly_once(flow, events_of(flow), seeds=(*range(4), *seeds(25)))
     assert counts["turn"] > 0
 
 
 def test_the_end_of_a_front_is_at_the_same_time_after_a_fault() -> None:
     flow = in_minutes(closes=True)
-    assert_exactly_once(flow, events_of(flow), seeds=range(simulated_runs(25)), trouble=Trouble(grows=False))
+    assert_exactly_once(flow, events_of(flow), seeds=seeds(25), trouble=Trouble(grows=False))
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
@@ -302,7 +302,7 @@ def test_fronts_of_one_source_are_origins_each(workers: int) -> None:
     flow = in_minutes(closes=True)
     parts = {"events": [events(1, 40), events(2, 40), events(3, 20)]}
     wanted = None
-    for seed in range(simulated_runs(6)):
+    for seed in seeds(6):
         acker = acker_named(ACKERS[seed % len(ACKERS)])
         outputs = [
             Simulation(flow.graph(), {}, partitioned=parts, acker=acker, workers=count, seed=seed).run().outputs
@@ -334,14 +334,14 @@ def inputs_of(flow: fc.Flow, count: int = 60) -> Inputs:
 @pytest.mark.parametrize("build", FLOWS)
 def test_no_interleaving_changes_the_outputs(build: Callable[[], fc.Flow]) -> None:
     flow = build()
-    outputs = assert_deterministic(flow, inputs_of(flow), workers=(1, 2, 3, 4), seeds=range(simulated_runs(12)))
+    outputs = assert_deterministic(flow, inputs_of(flow), workers=(1, 2, 3, 4), seeds=seeds(12))
     assert all(len(each) > 10 for each in outputs.values())
 
 
 @pytest.mark.parametrize("build", FLOWS)
 def test_nothing_is_lost_and_nothing_comes_twice(build: Callable[[], fc.Flow]) -> None:
     flow = build()
-    counts = assert_exactly_once(flow, inputs_of(flow), seeds=range(simulated_runs(25, least=8)))
+    counts = assert_exactly_once(flow, inputs_of(flow), seeds=(*range(4), *seeds(25)))
     assert counts["kill"] > 0
 
 
@@ -349,7 +349,7 @@ def test_nothing_is_lost_and_nothing_comes_twice(build: Callable[[], fc.Flow]) -
 @pytest.mark.parametrize("acker", ACKERS)
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_each_item_is_worked_on_once_and_nothing_is_taken_back(workers: int, acker: str, clock: Any) -> None:
-    for seed in range(simulated_runs(5)):
+    for seed in seeds(5):
         simulation = Simulation(
             spread().graph(), numbers(), acker=acker_named(acker), workers=workers, seed=seed, clock=clock
         )
@@ -428,8 +428,8 @@ def failing() -> fc.Flow:
 
 
 def test_a_failing_call_leaves_the_state_as_it_was() -> None:
-    assert_deterministic(failing(), numbers(), seeds=range(simulated_runs(8)))
-    assert_exactly_once(failing(), numbers(), seeds=range(simulated_runs(12)), on_error="skip")
+    assert_deterministic(failing(), numbers(), seeds=seeds(8))
+    assert_exactly_once(failing(), numbers(), seeds=seeds(12), on_error="skip")
 
 
 def test_a_failing_call_is_told_with_record_key_and_line() -> None:
@@ -469,7 +469,7 @@ def test_a_failing_timer_is_told_with_its_key_and_time() -> None:
 
     flow = fc.Flow("broken")
     flow.source("numbers", int).key_by(lambda n: n % 2).apply(Breaks, name="breaks").sink("out")
-    assert_deterministic(flow, numbers(20), seeds=range(simulated_runs(8)), workers=(1, 2, 3))
+    assert_deterministic(flow, numbers(20), seeds=seeds(8), workers=(1, 2, 3))
     with pytest.raises(fc.OperationError, match=r"'breaks' failed: ValueError: no more\n  record    timer 0 of 1 at 2"):
         flow.run({"numbers": [1, 2, 4, 6]}, workers=2)
     skipped = flow.run({"numbers": [1, 2, 4, 6]}, workers=3, settings={"job.on_error": "skip"})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,10 @@ import flamecore as fc
 from flamecore.cli.commands.merge_output import command
 from flamecore.cli.commands.verify_output import command as verify
 from flamecore.errors import ConfigError, OperationError, SinkError
+from flamecore.testing.draws import seeds
 from flamecore.testing.flows.exactly_once import assert_exactly_once
 
 LINES = [f"a b{number % 3} c{number % 5} {number}" for number in range(60)]
-STORIES = int(40 * float(os.environ.get("FLAMESTREAM_TEST_SEEDS", "1"))) or 1
 
 
 def split(line: str) -> list[str]:
@@ -137,12 +136,12 @@ def test_a_failed_record_ends_the_output_where_one_sequence_ends(tmp_path: Path,
 
 
 def test_crashes_lose_no_output_and_repeat_none() -> None:
-    played = assert_exactly_once(counts(), {"lines": LINES}, seeds=range(STORIES), order="partitioned")
+    played = assert_exactly_once(counts(), {"lines": LINES}, seeds=seeds(40), order="partitioned")
     assert played["kill"]
 
 
 def test_crashes_of_a_job_that_fails_at_a_record() -> None:
-    assert_exactly_once(failing(), {"lines": LINES}, seeds=range(STORIES // 4 + 1), order="partitioned")
+    assert_exactly_once(failing(), {"lines": LINES}, seeds=seeds(11), order="partitioned")
 
 
 @pytest.mark.parametrize(("use", "options"), [("stdout", {}), ("sqlite", {"sink.out.path": "out.db"})])

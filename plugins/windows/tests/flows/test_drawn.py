@@ -1,6 +1,6 @@
 """Drawn flows with windows: in rows, behind loops, behind states that repair, of one to three fronts.
 
-All is seeded: FLAMESTREAM_FIRST_SEED=1000 FLAMESTREAM_SEEDS=100 draws other flows, and a hundred times as many.
+`python tests/soak/draws.py` plays it with other seeds.
 """
 
 from __future__ import annotations

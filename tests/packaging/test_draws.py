@@ -1,0 +1,87 @@
+"""FLAMESTREAM_TIER and FLAMESTREAM_DRAW: how many cases of each test run, and which."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+CONFTEST = Path(__file__).resolve().parents[2] / "conftest.py"
+TESTS = """
+import pytest
+
+def test_without_parameters(): pass
+
+@pytest.mark.parametrize("number", range(20))
+def test_of_twenty(number): pass
+
+@pytest.mark.parametrize("number", [1, *(pytest.param(n, marks=pytest.mark.grpc) for n in (2, 3))])
+@pytest.mark.parametrize("other", [1, 2])
+def test_of_several_marks(number, other): pass
+"""
+
+
+def played(folder: Path, *options: str, **settings: str) -> list[str]:
+    """Return the lines of a run of the tests."""
+    (folder / "test_it.py").write_text(TESTS)
+    shutil.copy(CONFTEST, folder)
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers = grpc\n")
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("FLAMESTREAM_", "TOX_"))}
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options]
+    done = subprocess.run(command, cwd=folder, env={**environ, **settings}, capture_output=True, text=True, check=False)
+    return done.stdout.splitlines()
+
+
+def collected(folder: Path, tier: str, draw: int, *options: str) -> list[str]:
+    """Return the cases that run, in their order."""
+    lines = played(folder, "-q", "--collect-only", *options, FLAMESTREAM_TIER=tier, FLAMESTREAM_DRAW=str(draw))
+    return [line.partition("::")[2] for line in lines if "::" in line]
+
+
+def counts(cases: list[str]) -> Counter[str]:
+    return Counter(case.partition("[")[0] for case in cases)
+
+
+def test_every_test_keeps_a_part_of_its_cases(tmp_path: Path) -> None:
+    some = collected(tmp_path, "quick", 12)
+    assert counts(some) == {"test_without_parameters": 1, "test_of_twenty": 2, "test_of_several_marks": 1}
+    everything = collected(tmp_path, "whole", 12)
+    assert counts(everything) == {"test_without_parameters": 1, "test_of_twenty": 20, "test_of_several_marks": 6}
+    assert some == [case for case in everything if case in some], "the order stays"
+
+
+def test_a_part_is_of_those_that_are_chosen(tmp_path: Path) -> None:
+    for draw in (1, 2):
+        assert counts(collected(tmp_path, "quick", draw, "-m", "grpc")) == {"test_of_several_marks": 1}
+
+
+def test_the_draw_is_the_commit_and_random_if_the_tree_is_changed(tmp_path: Path) -> None:
+    def number() -> str:
+        (line,) = (line for line in played(tmp_path, "--collect-only") if "FLAMESTREAM_DRAW=" in line)
+        return line.partition("FLAMESTREAM_DRAW=")[2].partition(":")[0]
+
+    def git(*command: str) -> str:
+        settings = ("-c", "user.name=me", "-c", "user.email=me@example.org")
+        return subprocess.run(
+            ["git", *settings, *command], cwd=tmp_path, capture_output=True, text=True, check=True
+        ).stdout
+
+    drawn = number()
+    git("init", "--quiet")
+    (tmp_path / ".gitignore").write_text("__pycache__\n")
+    git("add", ".")
+    git("commit", "--quiet", "--message", "it")
+    assert number() == str(int(git("rev-parse", "HEAD")[:8], 16))
+    (tmp_path / "more.py").touch()
+    assert number() not in (drawn, str(int(git("rev-parse", "HEAD")[:8], 16)))
+
+
+def test_a_failure_says_how_to_repeat_it(tmp_path: Path) -> None:
+    (tmp_path / "test_wrong.py").write_text("def test_wrong():\n    assert False\n")
+    lines = played(tmp_path, FLAMESTREAM_TIER="quick", FLAMESTREAM_DRAW="7")
+    command = "FLAMESTREAM_TIER=quick FLAMESTREAM_DRAW=7 pytest 'test_wrong.py::test_wrong'"
+    assert any(line.endswith(command) for line in lines), lines
+    assert any("left out" in line and "FLAMESTREAM_TIER=whole" in line for line in lines)

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from textwrap import dedent
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from ephemeral_port_reserve import reserve
 
 from flamecore.abc.registry import RegistryContext
 from flamecore.runtime.cluster.job_record import JobRecord, key_of, read
@@ -100,8 +100,8 @@ class Shell:
 
     def end(self) -> None:
         for process in self.started:
-            process.kill()
-            process.communicate()
+            with process:  # closes its pipes, and waits
+                process.kill()
 
     def record(self) -> JobRecord | None:
         """Return the job's record in the registry."""
@@ -136,16 +136,9 @@ def wait_for(condition: Callable[[], object], process: subprocess.Popen[str], li
         time.sleep(0.05)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def test_a_joining_worker_finds_the_job_by_its_name(shell: Shell, transport: str) -> None:
     before = shell.record()
-    listen = {"transport__grpc__listen": f"127.0.0.1:{free_port()}"} if transport == "grpc" else {}
+    listen = {"transport__grpc__listen": f"127.0.0.1:{reserve()}"} if transport == "grpc" else {}
     job = shell.job(transport, "long", "out.jsonl", deploy__start="join", **listen)
     incarnation = (before.incarnation if before else 0) + 1
     wait_for(lambda: (record := shell.record()) and record.incarnation == incarnation and record.control, job)

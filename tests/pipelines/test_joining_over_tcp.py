@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections import Counter
@@ -19,6 +18,7 @@ from typing import Any
 
 import flamestream_plaintcp
 import pytest
+from ephemeral_port_reserve import reserve
 from flamestream_plaintcp import PlainTcp
 
 from flamecore.abc.transport import Transport, TransportContext
@@ -75,9 +75,7 @@ class Job:
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.folder = folder
         self._stack = stack
-        with socket.socket() as found:
-            found.bind(("127.0.0.1", 0))
-            self._port = int(found.getsockname()[1])
+        self._port = reserve()
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self.write()
         lines = [f"w{number % 211} w{number % 7} x{number % 13}" for number in range(LINES)]

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,7 @@ from random import Random
 from textwrap import dedent
 
 import pytest
+from ephemeral_port_reserve import reserve
 from words import where_joined
 
 from flamecore.testing.progress import Patience
@@ -410,7 +410,7 @@ def test_ctrl_c_drains(tmp_path: Path, over: list[str]) -> None:
 @pytest.mark.grpc
 @pytest.mark.parametrize(("name", "said"), [("worker", "there is no answer"), ("status", "nothing listens")])
 def test_a_client_that_reaches_no_job_fails_at_once(tmp_path: Path, name: str, said: str) -> None:
-    here = f"grpc://127.0.0.1:{free_port()}"
+    here = f"grpc://127.0.0.1:{reserve()}"
     ended = subprocess.run(
         command(
             name, *(["--join"] if name == "worker" else []), here, "--job", "none",
@@ -436,7 +436,7 @@ def test_a_client_that_reaches_no_job_fails_at_once(tmp_path: Path, name: str, s
 )
 @pytest.mark.parametrize("name", ["status", "rescale"])
 def test_an_address_where_nothing_listens_is_told_at_once(tmp_path: Path, scheme: str, name: str) -> None:
-    place = f"unix://{tmp_path}/none.sock" if scheme == "unix" else f"{scheme}://127.0.0.1:{free_port()}"
+    place = f"unix://{tmp_path}/none.sock" if scheme == "unix" else f"{scheme}://127.0.0.1:{reserve()}"
     more = [] if scheme == "nats" else ["--set", "transport.grpc.connect_timeout_s=3600"]
     done = subprocess.run(
         command(name, place, "--job", "none", *(["-w", "3"] if name == "rescale" else []), *more),
@@ -448,13 +448,6 @@ def test_an_address_where_nothing_listens_is_told_at_once(tmp_path: Path, scheme
     )
     assert done.returncode == 1
     assert done.stderr.startswith("error: nothing listens at "), done.stderr
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def handles(pid: int, number: signal.Signals) -> bool:
@@ -473,7 +466,7 @@ def test_a_job_that_waits_for_its_workers_ends_at_the_first_signal(
     app = write(tmp_path, "app.py", APP)
     lines = write(tmp_path, "lines.txt", "a\n")
     if "transport.use=grpc" in joinable:
-        joinable = [*joinable, "--set", f"transport.grpc.listen=127.0.0.1:{free_port()}"]
+        joinable = [*joinable, "--set", f"transport.grpc.listen=127.0.0.1:{reserve()}"]
     job = subprocess.Popen(
         command(
             "run", app, "--source", "lines=lines", "--set", f"source.lines.path={lines}", *joinable, "-w", "2",
@@ -542,7 +535,7 @@ def test_the_supervisor_names_the_workers_it_waits_for(
     monkeypatch.setenv("FLAMESTREAM_TOKEN", "not a secret")
     app = write(tmp_path, "app.py", APP)
     lines = write(tmp_path, "lines.txt", "a\n")
-    here = f"grpc://127.0.0.1:{free_port()}"
+    here = f"grpc://127.0.0.1:{reserve()}"
     if "transport.use=grpc" in joinable:
         joinable = [*joinable, "--set", f"transport.grpc.listen={here.partition('://')[2]}"]
     else:
@@ -563,7 +556,7 @@ def test_workers_join_a_job_from_elsewhere(tmp_path: Path) -> None:
     app = write(tmp_path, "app.py", SLOW)
     lines = write(tmp_path, "lines.txt", words(1_000))
     out = tmp_path / "out.jsonl"
-    here = f"127.0.0.1:{free_port()}"
+    here = f"127.0.0.1:{reserve()}"
     environment = {**os.environ, "FLAMESTREAM_TOKEN": "not a secret"}
     (tmp_path / "linger").touch()  # so that it does not end before it has been looked at
 

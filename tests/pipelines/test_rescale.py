@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
+from ephemeral_port_reserve import reserve
 
 from flamecore.abc.transport import TransportContext
 from flamecore.errors import JobError
@@ -58,12 +58,6 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "flamecore", *arguments]
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
 def ask(port: int, *arguments: str) -> subprocess.CompletedProcess[str]:
     line = command(arguments[0], f"grpc://127.0.0.1:{port}", "--job", "words", *arguments[1:], "--json")
     return subprocess.run(line, env=environment(), capture_output=True, text=True, check=False)
@@ -102,7 +96,7 @@ def wait_until_it_runs(port: int) -> None:
 
 
 def test_key_groups_move_while_the_job_runs(tmp_path: Path) -> None:
-    port = free_port()
+    port = reserve()
     job = start(tmp_path, port, state=True)
     try:
         wait_until_it_runs(port)
@@ -132,7 +126,7 @@ def test_key_groups_move_while_the_job_runs(tmp_path: Path) -> None:
 
 
 def test_a_job_without_state_refuses_to_rescale(tmp_path: Path) -> None:
-    port = free_port()
+    port = reserve()
     job = start(tmp_path, port, state=False)
     try:
         wait_until_it_runs(port)
@@ -146,7 +140,7 @@ def test_a_job_without_state_refuses_to_rescale(tmp_path: Path) -> None:
 
 
 def test_a_request_to_an_ending_job_is_answered(tmp_path: Path) -> None:
-    port = free_port()
+    port = reserve()
     (tmp_path / "hurry").touch()
     (tmp_path / "stay").touch()
     job = start(tmp_path, port, True, "deploy.stop_timeout_s=60")
@@ -188,7 +182,7 @@ def test_a_client_hears_that_the_supervisor_left_without_an_answer(tmp_path: Pat
 
 
 def test_a_worker_of_another_version_is_turned_away(tmp_path: Path) -> None:
-    port = free_port()
+    port = reserve()
     job = start(tmp_path, port, state=False)
     try:
         wait_until_it_runs(port)

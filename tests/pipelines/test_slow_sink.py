@@ -18,7 +18,8 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
-from words import free_port, where_joined
+from ephemeral_port_reserve import reserve
+from words import where_joined
 
 from flamecore.testing.progress import Patience
 
@@ -102,7 +103,7 @@ def started(folder: Path, over: list[str]) -> Iterator[tuple[subprocess.Popen[by
             file.write(f"{number:06}".ljust(RECORD_BYTES - 1, "x")[::-1] + "\n")
     environment = {**os.environ, "FLAMESTREAM_TOKEN": "not a secret"}
     if "transport.use=grpc" in over:
-        here = f"127.0.0.1:{free_port()}"
+        here = f"127.0.0.1:{reserve()}"
         over, address = [*over, f"transport.grpc.listen={here}"], f"grpc://{here}"
     else:
         address = where_joined(over)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
+from ephemeral_port_reserve import reserve
 
 from flamecore.testing.progress import Patience
 
@@ -75,9 +75,7 @@ class Job:
         self.folder = folder
         self.more = more
         self.server = server
-        with socket.socket() as found:
-            found.bind(("127.0.0.1", 0))
-            self.port = int(found.getsockname()[1])
+        self.port = reserve()
         self.lines = [f"w{number % 211} w{number % 7} x{number % 13}" for number in range(LINES)]
         (folder / "lines.txt").write_text("\n".join(self.lines) + "\n")
         self.write(*sinks)

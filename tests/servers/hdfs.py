@@ -8,13 +8,14 @@ missing, or Java is.
 from __future__ import annotations
 
 import shutil
-import socket
 import subprocess
 import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, NoReturn
+
+from ephemeral_port_reserve import reserve
 
 MISSING: Final = 3
 START_S: Final = 120.0
@@ -57,9 +58,7 @@ def main() -> None:
     java, jars = shutil.which("java"), hadoop_jars() + debian_jars()
     if java is None:
         give_up("there is no java on the PATH")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        url = f"hdfs://127.0.0.1:{probe.getsockname()[1]}"
+    url = f"hdfs://127.0.0.1:{reserve()}"
     write_settings(folder, url)
     path = ":".join([str(folder / "settings"), str(folder / "web"), *map(str, jars)])
     command = [java, *OPTIONS, "-cp", path]

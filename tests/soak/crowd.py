@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from ephemeral_port_reserve import reserve
 from processes import Node, born, wait_until_gone
-from words import free_port
 
 from flamecore.runtime.cluster.address import WAIT_S
 
@@ -41,7 +41,7 @@ class Door(NamedTuple):
         """Return the door of a job; `url` is that of the server, if there is one."""
         if transport == "nats":
             return cls(url, job, [], [])
-        port = free_port()
+        port = reserve()
         listen = "--set=transport.grpc.listen=127.0.0.1"
         return cls(f"grpc://127.0.0.1:{port}", job, [f"transport.grpc.listen=127.0.0.1:{port}"], [f"{listen}:0"])
 

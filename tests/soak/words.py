@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
+from ephemeral_port_reserve import reserve
 from processes import Run
 
 APP = """
@@ -234,7 +234,7 @@ class Joined:
     def __init__(self, words: Words) -> None:
         self.words = words
         words.environ["FLAMESTREAM_TOKEN"] = TOKEN
-        self.port = free_port()
+        self.port = reserve()
         self.started: list[subprocess.Popen[bytes]] = []
 
     @property
@@ -309,10 +309,3 @@ def where_joined(over: list[str]) -> str:
 
 def _server(over: list[str]) -> str:
     return next(setting for setting in over if setting.startswith("transport.nats.servers=")).split('"')[1]
-
-
-def free_port() -> int:
-    """Return a port that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -17,6 +17,7 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
+from ephemeral_port_reserve import reserve
 
 from flamecore.testing.progress import Patience
 
@@ -116,13 +117,6 @@ def test_two_workers_run_a_job_over_nats(tmp_path: Path) -> None:
         assert "CERTIFICATE_VERIFY_FAILED" in refused.stderr
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 @contextmanager
 def started(folder: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Yield a function that starts commands; end those still running afterwards."""
@@ -138,8 +132,8 @@ def started(folder: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
         yield start
     finally:
         for process in processes:
-            process.kill()
-            process.communicate()
+            with process:  # closes its pipes, and waits
+                process.kill()
 
 
 def speaks(location: str, folder: Path, version: ssl.TLSVersion) -> bool:
@@ -165,7 +159,7 @@ def speaks(location: str, folder: Path, version: ssl.TLSVersion) -> bool:
 def test_no_port_of_a_job_speaks_tls_below_1_3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the control's port nor those for the workers' data do."""
     monkeypatch.delenv("GRPC_SSL_CIPHER_SUITES", raising=False)  # a test in this process may have set it
-    folder, here = tmp_path / "certs", f"127.0.0.1:{free_port()}"
+    folder, here = tmp_path / "certs", f"127.0.0.1:{reserve()}"
     job = job_file(tmp_path, "grpc", certs(folder).replace('listen = "127.0.0.1"', f'listen = "{here}"'))
     (tmp_path / "linger").touch()
     files = {"tls_ca": "ca.pem", "tls_certificate": "client.pem", "tls_key": "client.key"}
@@ -239,7 +233,7 @@ ROGUE = """
 @pytest.mark.grpc
 def test_a_job_goes_on_when_a_process_with_its_token_talks_nonsense(tmp_path: Path) -> None:
     """Its messages are refused, and the log names their sender."""
-    here = f"127.0.0.1:{free_port()}"
+    here = f"127.0.0.1:{reserve()}"
     job = job_file(tmp_path, "grpc", f'\n[transport.grpc]\nlisten = "{here}"\n')
     (tmp_path / "linger").touch()
     (tmp_path / "rogue.py").write_text(dedent(ROGUE))
@@ -284,7 +278,7 @@ def test_a_worker_whose_certificate_names_another_host_is_refused_and_others_are
         chosen = [f"transport.grpc.{key}={tmp_path / file}" for key, file in files.items()]
         return [part for text in chosen for part in ("--set", text)]
 
-    here = f"127.0.0.1:{free_port()}"
+    here = f"127.0.0.1:{reserve()}"
     job = job_file(tmp_path, "grpc", f'\n[transport.grpc]\nlisten = "{here}"\nconnect_timeout_s = 3\n')
     job.write_text(job.read_text() + '[deploy]\nstart = "join"\n')
     join = ("--join", f"grpc://{here}", "--job", "lengths", "--set", "transport.grpc.listen=127.0.0.1")
@@ -348,7 +342,7 @@ CLIENT = """
 def test_a_worker_with_a_certificate_of_another_authority_is_refused_and_the_job_goes_on(tmp_path: Path) -> None:
     """A client's certificate cannot take part either; the job goes on all the same."""
     ours, strange = tmp_path / "certs", tmp_path / "strangers"
-    here = f"127.0.0.1:{free_port()}"
+    here = f"127.0.0.1:{reserve()}"
     pasted = certs(ours).replace('listen = "127.0.0.1"', f'listen = "{here}"')
     certs(strange)
     job = job_file(tmp_path, "grpc", pasted + '\n[deploy]\nstart = "join"\n')

@@ -9,12 +9,12 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from importlib.metadata import entry_points
 from typing import Any
 
 import pytest
 
+from flamecore.testing.progress import Patience
 from flamestream_demo.pages import revised, topics
 from flamestream_demo.testing import plain_index
 from flamestream_demo.text import stem, stems
@@ -124,10 +124,12 @@ class Terminal:
 
     def read_until(self, pattern: str) -> None:
         """Read until the output matches a pattern, or to the end if it never does."""
-        end = time.monotonic() + LIMIT_S
+        limit = Patience(LIMIT_S)
         while not re.search(pattern, self.seen):
-            ready, _, _ = select.select([self._screen], [], [], max(end - time.monotonic(), 0))
-            assert ready, f"nothing more came within {LIMIT_S} s after {self.seen[-200:]!r}"
+            ready, _, _ = select.select([self._screen], [], [], limit.left_s)
+            if not ready:
+                assert not limit.passed(), f"nothing more came for {LIMIT_S} s after {self.seen[-200:]!r}"
+                continue
             try:
                 chunk = os.read(self._screen, 65536)
             except OSError:  # Linux: the other side has ended

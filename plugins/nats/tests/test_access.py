@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import trustme
+from ephemeral_port_reserve import reserve
 
 from flamecore.abc.transport import TransportContext
 from flamecore.errors import ConfigError, ConnectError, FlameError, TransportError
@@ -72,18 +73,11 @@ def fails(url: str, **options: Any) -> FlameError:
     return caught.value
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 # -- no server ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_server_that_is_not_there_is_an_error() -> None:
-    port = free_port()
+    port = reserve()
     error = fails(f"nats://127.0.0.1:{port}", user="ann", password=SECRET)
     assert isinstance(error, ConnectError)
     assert error.location == f"nats://127.0.0.1:{port}"
@@ -101,7 +95,7 @@ def test_a_server_that_is_just_being_started_is_waited_for() -> None:
         await asyncio.to_thread(server.start)
         await talking
 
-    server = NatsServer(port=free_port())
+    server = NatsServer(port=reserve())
     try:
         asyncio.run(together(server))
     finally:
@@ -109,7 +103,7 @@ def test_a_server_that_is_just_being_started_is_waited_for() -> None:
 
 
 def test_credentials_in_an_address_are_not_shown() -> None:
-    port = free_port()
+    port = reserve()
     error = fails(f"nats://ann:{SECRET}@127.0.0.1:{port}")
     assert error.what == f"nothing listens at nats://127.0.0.1:{port}"
 
@@ -129,7 +123,7 @@ def test_an_unknown_host_is_an_error() -> None:
 
 
 def test_one_server_of_several_is_enough(server: NatsServer) -> None:
-    gone = f"nats://127.0.0.1:{free_port()}"
+    gone = f"nats://127.0.0.1:{reserve()}"
     asyncio.run(talk("", servers=(gone, server.url)))
 
 

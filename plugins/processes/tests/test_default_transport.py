@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from textwrap import dedent
 from typing import Any, Final
 
 import pytest
+from ephemeral_port_reserve import reserve
 
 from flamecore.testing.progress import Patience
 
@@ -208,9 +208,7 @@ def test_a_place_to_listen_at_chooses_the_transport_that_has_one(here: Folder, t
     here.environ["FLAMESTREAM_TOKEN"] = TOKEN
     if transport == "grpc":
         del here.environ["PYTHONPATH"]
-        with socket.socket() as found:
-            found.bind(("127.0.0.1", 0))
-            place = f"127.0.0.1:{found.getsockname()[1]}"
+        place = f"127.0.0.1:{reserve()}"
         chosen, address = f"transport.grpc.listen={place}", f"grpc://{place}"
     else:
         chosen, address = f"transport.socket.folder={here.sockets}/j", f"socket://{here.sockets}/j/supervisor.sock"

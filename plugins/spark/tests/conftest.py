@@ -6,7 +6,6 @@ import contextlib
 import os
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -18,8 +17,10 @@ from typing import Any, Final
 from urllib.request import Request, urlopen
 
 import pytest
+from ephemeral_port_reserve import reserve
 
 from flamecore.errors import MissingDependencyError
+from flamecore.testing.progress import Patience
 from flamestream_spark.session.java import find_java
 from flamestream_spark.session.session import session
 
@@ -118,22 +119,20 @@ def s3() -> Iterator[str]:
     """Return the URL of a server that speaks S3, with a bucket `bucket`."""
     if find_spec("moto") is None or find_spec("s3fs") is None:
         pytest.skip("no S3 server: pip install s3fs 'moto[server]'")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = reserve()
     # A process of its own: delta-rs does not let other threads of this one run while it waits.
     server = subprocess.Popen(
         [sys.executable, "-c", SERVER, str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        limit = time.monotonic() + 60
+        limit = Patience(60)
         while True:
             try:
                 urlopen(Request(f"http://127.0.0.1:{port}/bucket", method="PUT")).close()
                 break
             except OSError:
                 assert server.poll() is None
-                assert time.monotonic() < limit
+                assert not limit.passed()
                 time.sleep(0.05)
         yield f"http://127.0.0.1:{port}"
     finally:

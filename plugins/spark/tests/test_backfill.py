@@ -16,6 +16,7 @@ from deltalake import DeltaTable
 
 import flamecore as fc
 import flamestream_spark
+from flamecore.testing.progress import Patience
 from flamestream_spark.spool.spool import Spool
 
 FLOW = """
@@ -106,10 +107,10 @@ def files(folder: Path) -> list[Path]:
 
 def kill_when(process: subprocess.Popen[str], folder: Path, count: int) -> None:
     """Kill the command, and Spark with it, when there are so many files of output."""
-    limit = time.monotonic() + 100
+    limit = Patience(100)
     while len(files(folder)) < count:
         assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < limit
+        assert not limit.passed()
         time.sleep(0.02)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()

@@ -20,6 +20,7 @@ import flamestream_spark
 from flamecore.errors import ConfigError, OperationError, SourceError, UnknownKeyError
 from flamecore.testing.flows import standard as standard_flows
 from flamecore.testing.flows.reference import interpret
+from flamecore.testing.progress import Patience
 from flamestream_demo.inverted_index import flow as index
 from flamestream_demo.pages import Page
 from flamestream_demo.testing import plain_index
@@ -200,9 +201,9 @@ def test_temporary_files_go_when_nothing_reads_them(spark: Any) -> None:
     assert folder.exists(), "what was made of the output reads them still"
     assert [row.word for row in derived.collect()] == ["b"]
     del derived
-    limit = time.monotonic() + 60
+    limit = Patience(60)
     while folder.exists():
-        assert time.monotonic() < limit
+        assert not limit.passed()
         gc.collect()
         scratch.remove_unread()
         time.sleep(0.1)

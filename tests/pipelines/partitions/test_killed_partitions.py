@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ephemeral_port_reserve import reserve
 from processes import Run
-from words import LIMIT_S, TOKEN, Words, ended, free_port, wait_for
+from words import LIMIT_S, TOKEN, Words, ended, wait_for
 
 from flamecore.testing.progress import Patience
 
@@ -105,7 +106,7 @@ def test_a_job_goes_on_with_other_numbers_of_partitions(tmp_path: Path, over: li
 @pytest.mark.grpc
 def test_a_job_that_writes_is_rescaled(tmp_path: Path) -> None:
     """Key groups go to other workers, and outputs to other files, while a reader merges what is there."""
-    words, port = Words(tmp_path, ["transport.use=grpc"], lines=3000, out="parts", pause_s=0.02), free_port()
+    words, port = Words(tmp_path, ["transport.use=grpc"], lines=3000, out="parts", pause_s=0.02), reserve()
     words.environ["FLAMESTREAM_TOKEN"] = TOKEN
     settings: dict[str, Any] = {"transport__grpc__listen": f"127.0.0.1:{port}", "job__max_in_flight": 64, **PARTS}
     seen = [b""]

@@ -6,7 +6,6 @@ import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
+from ephemeral_port_reserve import reserve
 
 from flamecore.model.hashing import KEY_GROUPS, key_group, stable_hash
 from flamecore.testing.progress import Patience
@@ -82,12 +82,6 @@ def start(folder: Path, port: int, line_us: int, word_us: int, *more: str) -> su
     return subprocess.Popen(line, cwd=folder, env=environment(), stderr=subprocess.PIPE, text=True)
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
 def status(port: int, *options: str) -> subprocess.CompletedProcess[str]:
     line = [sys.executable, "-m", "flamecore", "status", f"grpc://127.0.0.1:{port}", "--job", "moving", *options]
     return subprocess.run(line, env=environment(), capture_output=True, text=True, check=False)
@@ -134,7 +128,7 @@ def test_two_busy_files_of_one_worker_are_parted(tmp_path: Path, killed: str | N
     """The first and the third file are on one worker, and the others end at once."""
     seed = int(os.environ.get("FLAMESTREAM_SEED", random.randrange(2**32)))
     print(f"FLAMESTREAM_SEED={seed}")
-    drawn, port = random.Random(seed), free_port()
+    drawn, port = random.Random(seed), reserve()
     for number in range(4):
         lines = [f"w{drawn.randrange(100)} w{drawn.randrange(100)}" for _ in range(1 if number % 2 else LINES)]
         (tmp_path / f"{number}.txt").write_text("\n".join(lines) + "\n")
@@ -165,7 +159,7 @@ def test_key_groups_leave_the_worker_whose_keys_are_dear(tmp_path: Path) -> None
     """Both workers own as many keys, which are as frequent."""
     seed = int(os.environ.get("FLAMESTREAM_SEED", random.randrange(2**32)))
     print(f"FLAMESTREAM_SEED={seed}")
-    drawn, port = random.Random(seed), free_port()
+    drawn, port = random.Random(seed), reserve()
     dear = [word for number in range(200) if key_group(stable_hash(word := f"dear{number}")) < KEY_GROUPS // 2]
     cheap = [word for number in range(200) if key_group(stable_hash(word := f"cheap{number}")) >= KEY_GROUPS // 2]
     for number in range(2):

@@ -18,6 +18,8 @@ from typing import Final
 
 import pytest
 
+from flamecore.testing.progress import Patience
+
 START_S: Final = 60.0
 
 pytestmark = pytest.mark.slow
@@ -50,10 +52,10 @@ def started(folder: Path, name: str, said: str, *arguments: str) -> Iterator[str
     with log.open("wb") as out:
         daemon = subprocess.Popen(command, stdout=out, stderr=out, env=environment, cwd=folder)
     try:
-        end = time.monotonic() + START_S
+        limit = Patience(START_S)
         while not (found := re.search(said, log.read_text())):
             assert daemon.poll() is None, log.read_text()[-2000:]
-            assert time.monotonic() < end, log.read_text()[-2000:]
+            assert not limit.passed(), log.read_text()[-2000:]
             time.sleep(0.2)
         yield found[1]
     finally:

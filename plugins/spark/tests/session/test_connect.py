@@ -16,7 +16,9 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
+from ephemeral_port_reserve import reserve
 
+from flamecore.testing.progress import Patience
 from flamestream_spark.session.java import find_java
 
 pytestmark = [
@@ -78,10 +80,7 @@ def ports(tmp_path: Path) -> Iterator[tuple[int, int]]:
     """Start a server, and yield its port and that of its pages."""
     import pyspark
 
-    with socket.socket() as probe, socket.socket() as other:
-        probe.bind(("127.0.0.1", 0))
-        other.bind(("127.0.0.1", 0))
-        port, pages = int(probe.getsockname()[1]), int(other.getsockname()[1])
+    port, pages = reserve(), reserve()
     command = [
         str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
         *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "--master", "local[4]"),
@@ -103,13 +102,13 @@ def ports(tmp_path: Path) -> Iterator[tuple[int, int]]:
     with log.open("wb") as said:
         server = subprocess.Popen(command, env=environment, stdout=said, stderr=said, start_new_session=True)
     try:
-        limit = time.monotonic() + 90
+        limit = Patience(90)
         while True:
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", port)) == 0:
                     break
             assert server.poll() is None, log.read_text()
-            assert time.monotonic() < limit, log.read_text()
+            assert not limit.passed(), log.read_text()
             time.sleep(0.1)
         yield port, pages
     finally:

@@ -68,11 +68,16 @@ class _Wire(TcpTransport):
             self._held = payload
         else:
             held, self._held = self._held, b""
-            super().write(held + payload)  # type: ignore[no-untyped-call]  # nats-py has no hints there
+            self._send(held + payload)
 
     def writelines(self, payload: Sequence[bytes]) -> None:
-        # From Python 3.12 on asyncio's own does not check whether the connection is closed, and fails if it is.
-        super().write(b"".join(payload))  # type: ignore[no-untyped-call]  # as above
+        self._send(b"".join(payload))
+
+    def _send(self, payload: bytes) -> None:
+        """Send bytes; drop them on a closed connection, whose end the library notices as it reads."""
+        # Once closed, transports of uvloop raise an error, as does `writelines` of asyncio's from Python 3.12 on.
+        if self._io_writer is not None and not self._io_writer.transport.is_closing():
+            super().write(payload)  # type: ignore[no-untyped-call]  # nats-py has no hints there
 
     async def connect_tls(self, *arguments: Any, **named: Any) -> None:
         await super().connect_tls(*arguments, **named)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -11,7 +13,8 @@ import pytest
 from flamecore.abc.transport import Endpoint
 from flamecore.errors import ConnectError
 from flamecore.testing import faults
-from flamecore.testing.progress import patience
+from flamecore.testing.progress import patience, patiently
+from flamestream_nats.client import DirectClient
 from flamestream_nats.testing import NatsServer
 
 COUNT = 4000
@@ -371,3 +374,41 @@ def test_an_address_is_bound_while_the_server_is_away(job: Any) -> None:
 
     with NatsServer() as server:
         asyncio.run(run(server))
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_messages_are_dropped_from_when_the_server_resets_the_connection(loop: str) -> None:
+    """The transports of some event loops raise an error in place of it, before the library knows of the reset."""
+    factory = (
+        None if loop == "asyncio" else pytest.importorskip("uvloop", reason="uvloop is not installed").new_event_loop
+    )
+    errors: list[dict[str, Any]] = []
+    raised: list[Exception] = []
+
+    async def reset(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b'INFO {"max_payload": 1048576}\r\n')
+        await reader.readuntil(b"PING\r\n")
+        writer.write(b"PONG\r\n")
+        await reader.readuntil(b"PUB")
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.transport.abort()
+
+    async def run() -> None:
+        here = asyncio.get_running_loop()
+        here.set_exception_handler(lambda _, context: errors.append(context))
+        async with await asyncio.start_server(reset, "127.0.0.1", 0) as listening:
+            client = DirectClient(secured=False, broken=raised.append)
+            await client.connect(f"nats://127.0.0.1:{listening.sockets[0].getsockname()[1]}", allow_reconnect=False)
+
+            def talk() -> None:
+                client.say([("somewhere", "", b"what nobody reads")])
+                if not client.is_closed:
+                    here.call_soon(talk)
+
+            talk()
+            while not client.is_closed:
+                await asyncio.sleep(0)
+
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(patiently(run(), LIMIT_S))
+    assert (errors, raised) == ([], [])

@@ -155,7 +155,7 @@ def test_a_missing_bucket_is_an_error(answers: Answers) -> None:
 @pytest.fixture(scope="module")
 def s3() -> Iterator[dict[str, Any]]:
     """Yield options for a server that speaks S3, with a bucket `flame`."""
-    reason = "no S3 server: tox -e py311-s3, or pip install s3fs 'moto[server]'"
+    reason = "no S3 server: tox -e s3-whole, or pip install s3fs 'moto[server]'"
     s3fs = pytest.importorskip("s3fs", reason=reason)
     server_of = pytest.importorskip("moto.server", reason=reason)
     server = server_of.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)

@@ -1,4 +1,4 @@
-"""The interpreters that are here and the environments of the newest, as options of tox, one a line.
+"""The folders of the interpreters that are here, as of a PATH; then options of tox for the newest, one a line.
 
 Usage: pythons.py PYPROJECT
 
@@ -74,9 +74,9 @@ def main(pyproject: str) -> str | None:
         return f"none of the versions that {pyproject} promises is here: {', '.join(found) or 'it names none'}"
     here = {version: executable for version, executable in found.items() if executable}
     newest = max(here, key=lambda version: int(version.partition(".")[2])).replace(".", "")
-    # Whether an interpreter is here is decided once, above: then tox must not skip what it does not find.
-    options = ["--skip-missing-interpreters", "false", "--discover", *here.values()]
-    print("\n".join([*options, "-e", f"py{newest}-clients-more,spark-more"]))
+    # By the PATH, which pip and uv both search. What is here is decided above: then tox must not skip what it misses.
+    print(os.pathsep.join(dict.fromkeys(str(Path(executable).parent) for executable in here.values())))
+    print("\n".join(["--skip-missing-interpreters", "false", "-e", f"py{newest}-clients-more,spark-more"]))
     return None
 
 

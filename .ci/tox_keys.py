@@ -11,11 +11,14 @@ def tox(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "tox", *arguments], capture_output=True, text=True, check=False)
 
 
-# By name, one by one: tox looks for their factors then, and not where a label chooses them.
-listed = tox("list", "--no-desc", "--quiet").stdout.split()
-shown = tox("config", "-e", ",".join(listed))
+shown = tox("config")
 if "[testenv:" not in shown.stdout:  # its exit code also tells of interpreters that are not there
     sys.exit(shown.stdout + shown.stderr)
 unknown = [line for line in shown.stdout.splitlines() if "# !!! unused" in line]
+# By name: tox looks for their factors then, and not where a label chooses them. One key, which needs no interpreter.
+listed = tox("list", "--no-desc", "--quiet").stdout.split()
+named = tox("config", "-e", ",".join(listed), "-k", "description")
+if named.returncode or not listed:
+    sys.exit(named.stdout + named.stderr)
 print("\n".join(unknown or [f"tox.ini: every key and each of {len(listed)} environments is known"]))
 sys.exit(bool(unknown))

@@ -57,7 +57,7 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
-FAIL_IF_MISSING = ["--skip-missing-interpreters", "false", "--discover"]
+FAIL_IF_MISSING = ["--skip-missing-interpreters", "false"]
 
 
 def test_interpreters_of_the_path_and_of_pyenv(machine: Machine) -> None:
@@ -68,7 +68,8 @@ def test_interpreters_of_the_path_and_of_pyenv(machine: Machine) -> None:
     last = machine.add(machine.pyenv / "versions" / "3.93.0" / "bin", "3.93")
     machine.add(machine.pyenv / "versions" / "3.94.0" / "bin", "3.94")  # not promised
     options, said, code = machine.ask()
-    assert options == [*FAIL_IF_MISSING, on_path, newest, last, "-e", "py393-clients-more,spark-more"]
+    folders = os.pathsep.join(str(Path(path).parent) for path in (on_path, newest, last))
+    assert options == [folders, *FAIL_IF_MISSING, "-e", "py393-clients-more,spark-more"]
     assert said.splitlines() == [f"Python 3.91: {on_path}", f"Python 3.92: {newest}", f"Python 3.93: {last}"]
     assert code == 0
 
@@ -76,7 +77,7 @@ def test_interpreters_of_the_path_and_of_pyenv(machine: Machine) -> None:
 def test_versions_that_are_not_here_are_left_out(machine: Machine) -> None:
     only = machine.add(machine.path, "3.92")
     options, said, code = machine.ask()
-    assert options == [*FAIL_IF_MISSING, only, "-e", "py392-clients-more,spark-more"]
+    assert options == [str(Path(only).parent), *FAIL_IF_MISSING, "-e", "py392-clients-more,spark-more"]
     assert "Python 3.91: not here\n" in said
     assert code == 0
 
@@ -85,7 +86,7 @@ def test_a_shim_without_a_version_hides_no_interpreter(machine: Machine) -> None
     shim = machine.add(machine.path, "3.91", code=127)
     real = machine.add(machine.pyenv / "versions" / "3.91.4" / "bin", "3.91")
     options, said, _ = machine.ask()
-    assert options[:4] == [*FAIL_IF_MISSING, real]
+    assert options[:3] == [str(Path(real).parent), *FAIL_IF_MISSING]
     assert f"{shim} is not used" in said
     assert "127" in said
 
@@ -97,7 +98,7 @@ def test_other_pythons_are_not_taken_for_it(machine: Machine, answer: str) -> No
     real = machine.add(machine.path, "3.91")
     other = machine.add(machine.path, "3.92", answer)
     options, said, _ = machine.ask()
-    assert options == [*FAIL_IF_MISSING, real, "-e", "py391-clients-more,spark-more"]
+    assert options == [str(Path(real).parent), *FAIL_IF_MISSING, "-e", "py391-clients-more,spark-more"]
     assert f"{other} is not used: it is {answer.format(version='3.92')}" in said
 
 
@@ -178,7 +179,7 @@ JOURNAL = "--result-json .tox/journal"
 def test_a_run_asks_for_what_the_readme_says_and_then_for_more(machine: Machine, checkout: Path) -> None:
     code, lines = run(machine, checkout)
     assert (code, lines[-1]) == (0, "2 passed, 0 failed, 0 skipped")
-    here = " ".join([*FAIL_IF_MISSING, str(machine.path / "python3.92"), "-e", "py392-clients-more,spark-more"])
+    here = " ".join([*FAIL_IF_MISSING, "-e", "py392-clients-more,spark-more"])
     more = f"run {here} {JOURNAL}-more.json"
     assert (checkout / "asked").read_text().splitlines() == [f"run {JOURNAL}-quick.json", more]
 

@@ -231,6 +231,46 @@ class Graph:
         loops = [{head, *inside} for head, inside in self.keyed_loops().items()]
         return tuple([cycle for cycle in self.keyed_cycles() if any(cycle <= loop for loop in loops)])
 
+    def parts(self) -> tuple[frozenset[Vertex], ...]:
+        """Return the vertices, those on overlapping cycles together, each part behind all that lead to it."""
+        cycles: dict[Vertex, frozenset[Vertex]] = {}
+        for _, head in self.feedback():
+            if head not in cycles:
+                cycles |= dict.fromkeys(cycle := self.cycle_of(head), cycle)
+        walked = reversed(self.sinks_first())
+        left = list(dict.fromkeys(cycles.get(vertex, frozenset((vertex,))) for vertex in walked))
+        found: dict[frozenset[Vertex], None] = {}
+        placed: set[Vertex] = set()
+        while left:  # a part of several vertices may come before its predecessors
+            for part in left:
+                if self._leading_to(part) <= placed:
+                    found[part] = None
+                    placed |= part
+            left = [part for part in left if part not in found]
+        return tuple(found)
+
+    def _leading_to(self, part: frozenset[Vertex]) -> set[Vertex]:
+        return {start for vertex in part for start in self._predecessors[vertex]} - part
+
+    def late_meetings(self) -> frozenset[Vertex]:
+        """Return the keyed states, and all vertices of cycles with some, that late items and others enter.
+
+        A lone worker takes its items in order, but the outputs of an ordered operation come late, once nothing can come
+        before them: by then direct items of later records have passed, and outputs of other operations may have.
+        """
+        late: dict[Vertex, frozenset[Vertex | None]] = {}
+        """By vertex, where its items have waited last; None: nowhere."""
+        found: set[Vertex] = set()
+        for part in self.parts():
+            waited = frozenset[Vertex | None]().union(*[late[start] for start in self._leading_to(part)])
+            keyed = [vertex for vertex in part if vertex.stateful]
+            if len(waited) > 1 and keyed and not keyed[0].ordered:
+                found |= part
+            if keyed and (keyed[0].ordered or part <= found):
+                waited = frozenset(keyed[:1])
+            late.update(dict.fromkeys(part, waited or frozenset((None,))))
+        return frozenset(found)
+
     @property
     def has_timers(self) -> bool:
         """Return whether an operation waits for times at which nothing may come."""

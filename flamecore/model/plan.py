@@ -64,6 +64,7 @@ class Plan:
         segments: Segments of the graph.
         owners: Owner of each key group, for vertices without a home.
         homes: Home worker of each vertex on a cycle with keyed state, except in loops by key.
+        sorting: Keyed states, and vertices on cycles with some, where items wait until nothing can come before them.
     """
 
     graph: Graph
@@ -78,6 +79,7 @@ class Plan:
     segments: Segments = field(init=False, repr=False, compare=False)
     owners: tuple[int, ...] = field(init=False, repr=False, compare=False)
     homes: Mapping[Vertex, int] = field(init=False, repr=False, compare=False)
+    sorting: frozenset[Vertex] = field(init=False, repr=False, compare=False)
     _hosting: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -95,6 +97,9 @@ class Plan:
             for vertex in cycle
         }
         object.__setattr__(self, "homes", homes)
+        # On one worker nothing else waits: its items come in order, and in a cycle the agenda sees to that.
+        sorting = self.graph.vertices if workers > 1 else self.graph.late_meetings()
+        object.__setattr__(self, "sorting", frozenset(sorting))
         if owning is None:
             owning = owning_workers(self.graph, workers, homes)
         if self.placement is not None:

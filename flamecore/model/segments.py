@@ -48,33 +48,18 @@ class _Numbering:
         self._entered = [-1] * len(graph.vertices)
 
     def result(self) -> Segments:
-        parts = self._parts()
-        while parts:  # a part of several vertices may come before its predecessors
-            parts = [part for part in parts if not self._place(part)]
+        for part in self._graph.parts():
+            self._place(part)
         last = self._behind({self._of[sink.index] for sink in self._graph.sinks})
         return Segments(tuple(self._inbound), tuple(self._of), tuple(self._entered), last)
 
-    def _parts(self) -> list[frozenset[Vertex]]:
-        """Return the vertices, grouped by cycles, upstream ones first if possible."""
-        closing = self._graph.feedback()
-        cycles: dict[Vertex, frozenset[Vertex]] = {}
-        for _, head in closing:
-            if head not in cycles:
-                cycles |= dict.fromkeys(cycle := self._graph.cycle_of(head), cycle)
-        walked = reversed(self._graph.sinks_first())
-        return list(dict.fromkeys(cycles.get(vertex, frozenset((vertex,))) for vertex in walked))
-
-    def _place(self, part: frozenset[Vertex]) -> bool:
-        """Assign a segment to a part; return False if a predecessor has none yet."""
+    def _place(self, part: frozenset[Vertex]) -> None:
+        """Assign a segment to a part, whose predecessors have one."""
         starts = {start for vertex in part for start in self._graph.predecessors(vertex)} - part
-        feeding = {self._of[start.index] for start in starts}
-        if -1 in feeding:
-            return False
-        entered = self._behind(feeding)
+        entered = self._behind({self._of[start.index] for start in starts})
         segment = self._add({entered}) if any(vertex.stateful for vertex in part) else entered
         for vertex in part:
             self._of[vertex.index], self._entered[vertex.index] = segment, entered
-        return True
 
     def _behind(self, segments: Iterable[int]) -> int:
         """Return a segment behind several: one that is behind the others, or a new one."""

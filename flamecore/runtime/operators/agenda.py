@@ -69,9 +69,8 @@ class Agenda:
         """Run a step on an item from outside, and all that derives from it, or queue it."""
         if self._at_work:
             return self.put(step, order, trace, alive, payload)
-        # On several workers an earlier item may still come from another one, so this one waits for
-        # the minimum time. On a single worker it is the next one as soon as nothing else is at
-        # work.
+        # Where an earlier item may still come (from another worker, or late), this one waits for the minimum time.
+        # Else it is the next one as soon as nothing else is at work.
         if self.segment is not None:
             return heappush(self._waiting, (order, next(self._arrivals), step, trace, alive, payload))
         self._at_work = True

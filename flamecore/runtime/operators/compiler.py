@@ -272,12 +272,10 @@ class Compiler:
             if vertex.timers and self.plan.snapshots and self.plan.settings.clock == "wall":
                 ordered.wait_for_journal()
             way = Way(ordered.step, ordered.run)
-        # On one worker items come in order, and in a cycle the agenda sees to that. Anywhere else
-        # they wait until nothing can come before them.
-        elif isinstance(operator, StatefulOperator) and not (alone or vertex in self.cycles):
-            # Without a barrier an output leaves at once: what went in early could not be taken
-            # back.
-            advance = self.plan.settings.advance and self.plan.settings.barrier
+        elif isinstance(operator, StatefulOperator) and vertex in self.plan.sorting and vertex not in self.cycles:
+            # Without a barrier an output leaves at once: what went in early could not be taken back. On one worker
+            # nothing is early by chance, and to wait takes no message.
+            advance = self.plan.settings.advance and self.plan.settings.barrier and not alone
             segment = self.plan.segments.of[vertex.index]
             buffer = ReorderBuffer(vertex.name, operator, segment, advance=advance)
             self.compiled.waiting.append(buffer)

@@ -87,7 +87,7 @@ class _Agendas:
 
     Attributes:
         common: Agenda of all vertices without one of their own.
-        waiting: Agendas whose items wait for minimum times, if this is one of several workers.
+        waiting: Agendas whose items wait for minimum times.
         numbered: Agenda and region of each vertex whose items are ordered by turns.
         keyed: The keyed agenda of each vertex of a loop by key; loops inside of one share its agenda.
     """
@@ -105,18 +105,18 @@ class _Agendas:
         return self._homes.get(vertex, self.common)
 
     def _homes_here(self, plan: Plan, worker: int, kind: type[Agenda]) -> dict[Vertex, Agenda]:
-        """Return the agenda of each cycle with keyed state, if there are several workers.
+        """Return the agenda of each cycle with keyed state whose items have to be sorted.
 
         Such a cycle is at home on one worker; a loop by key is at home on each, with the keys that it owns. Items that
         enter on another worker go to the home before they can come back; the other worker does not number them, because
         its numbers would cover only some of them.
         """
         homes: dict[Vertex, Agenda] = {}
-        # A lone worker owns all keys, and nothing comes from elsewhere: the plain agenda suffices,
-        # and no item waits for a message.
-        for cycle in () if plan.workers == 1 else plan.graph.keyed_cycles():
+        for cycle in plan.graph.keyed_cycles():
+            first = next(iter(cycle))  # all vertices of a cycle are in one segment, and wait or do not
+            if first not in plan.sorting:
+                continue
             agenda = Agenda()
-            first = next(iter(cycle))  # all vertices of a cycle are in one segment
             if worker in plan.owners_of(first):
                 agenda = kind(plan.segments.of[first.index], cycle_name(cycle))
                 self.waiting.append(agenda)
@@ -167,10 +167,7 @@ class CycleCompiler:
 
     @property
     def waiting(self) -> Sequence[Agenda]:
-        """Return the agendas whose items wait for minimum times.
-
-        Items wait for these only if this is one of several workers.
-        """
+        """Return the agendas whose items wait for minimum times."""
         return self._agendas.waiting
 
     def __contains__(self, vertex: Vertex) -> bool:
@@ -263,7 +260,6 @@ class CycleCompiler:
         if not vertex.stateful:
             return False
         if vertex not in self._cycles:
-            # On several workers a state behind a cycle has a reorder buffer, which sorts what comes
-            # anyway.
-            return self._plan.workers == 1 and self._cycles.is_behind(vertex)
+            # A state behind a cycle may have a reorder buffer, which sorts what comes anyway.
+            return vertex not in self._plan.sorting and self._cycles.is_behind(vertex)
         return vertex not in self._agendas.numbered or not self._cycles.comes_alone(vertex)

@@ -167,6 +167,8 @@ class _Drawing:
                 return self._by_key(stream, number, *rest)
             case "scatter":
                 return self._scattered(stream, number, *rest)
+            case "beside":
+                return self._scattered(stream, number, rest[0]).merge(stream)
             case "placed":
                 return self._placed(stream, number, *rest)
             case "of_label" if self._open:
@@ -338,6 +340,9 @@ def draw_spec(random: Random) -> Spec:
     apart = Random(repr(chain))
     if apart.random() < 0.2:
         chain.insert(apart.randint(0, len(chain)), _Draw(apart, fussy=draw.is_fussy).placed())
+    beside = Random(f"beside {chain!r}")
+    if beside.random() < 0.3:
+        chain.insert(beside.randint(0, len(chain)), _Draw(beside, fussy=draw.is_fussy).beside())
     side = random.randrange(len(chain)) if random.random() < 0.3 else None
     return Spec(sources, tuple(chain), side)
 
@@ -395,6 +400,11 @@ class _Draw:
         chain = tuple(self._simple(("map", "filter", "flat", "flat")) for _ in range(self._random.randint(1, 2)))
         wrong = self._random.randint(1, 4) if self.is_fussy and self._random.random() < 0.5 else 0
         return ("placed", self._random.randint(2, 5), wrong, chain, self._simple(_KEYED))
+
+    def beside(self) -> Op:
+        """Draw a label, what comes of its items, and what gathers that, which meets the items themselves again."""
+        chain = tuple(self.op(depth=1) for _ in range(self._random.randint(0, 2)))
+        return ("beside", self._random.randint(1, 2), chain)
 
     def cycle(self, depth: int) -> Op:
         """Draw a cycle with at least one state."""

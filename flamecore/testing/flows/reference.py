@@ -1,7 +1,8 @@
 """The reference interpreter: the meaning of a flow, in the simplest terms.
 
-Every vertex processes one item at a time, in the order of metas: the least pending item of all goes next. Items derived
-from an item sort after it, so every operation sees its items in order, and only a custom order ever needs repairs.
+Every vertex processes one item at a time: the least pending item of the least time goes next; of one time, those first
+that have passed the fewest ordered operations, which wait until all of their time is there. Items derived from an item
+sort after it, so every operation sees its items in order, and only a custom order ever needs repairs.
 Cycles are drawn in full, windows are cut from plain sorted lists, keys are compared by `==`.
 
 It shares the graph and the meta with the engine, and nothing else: it is the oracle the engine is tested against.
@@ -173,7 +174,13 @@ def interpret(
 class _Interpreter:
     def __init__(self, graph: Graph, workers: int, skip_failing: bool, keeps: bool, wall: bool) -> None:
         self.graph, self.workers, self.skip_failing, self.keeps, self.wall = graph, workers, skip_failing, keeps, wall
-        self.pending: list[tuple[bytes, int, Vertex, Vertex, bool, Any]] = []
+        self.pending: list[tuple[bytes, int, bytes, int, Vertex, Vertex, bool, Any]] = []
+        """(time, stage, order, tie, start, end, alive, payload)"""
+        self.stages: dict[Vertex, int] = {}
+        for part in graph.parts():
+            leading = {start for vertex in part for start in graph.predecessors(vertex)} - part
+            stage = max([self.stages[start] + start.ordered for start in leading], default=0)
+            self.stages.update(dict.fromkeys(part, stage))
         self.pushed = 0
         self.buckets: dict[Vertex, dict[Any, list[tuple[Any, ...]]]] = {}
         self.held: dict[str, list[DataItem]] = {sink.name: [] for sink in graph.sinks}
@@ -227,7 +234,7 @@ class _Interpreter:
                 continue
             if not self.pending:
                 break
-            order, _, start, vertex, alive, payload = heapq.heappop(self.pending)
+            _, _, order, _, start, vertex, alive, payload = heapq.heappop(self.pending)
             try:
                 self.check_key(start, vertex, order, payload)
                 self.check_place(start, vertex, order, payload)
@@ -251,10 +258,14 @@ class _Interpreter:
         Args:
             end: The time at which all fronts have ended.
         """
-        nexts = [(order[:8], number) for number, model in enumerate(self.models) if (order := model.next(end))]
-        if not nexts or (self.pending and min(nexts)[0] >= self.pending[0][0][:8]):
+        nexts = [
+            (order[:8], self.stages[model.vertex], number)
+            for number, model in enumerate(self.models)
+            if (order := model.next(end))
+        ]
+        if not nexts or (self.pending and min(nexts)[:2] >= self.pending[0][:2]):
             return False
-        model = self.models[min(nexts)[1]]
+        model = self.models[min(nexts)[2]]
         order = model.next(end)
         payload = model.waiting.get(order)
         try:
@@ -283,7 +294,8 @@ class _Interpreter:
             for copy in copies:
                 self.pushed += 1
                 place = at if copy is None else at + encode_child(copy)
-                heapq.heappush(self.pending, (place, self.pushed, vertex, end, alive, payload))
+                entry = (place[:8], self.stages[end], place, self.pushed, vertex, end, alive, payload)
+                heapq.heappush(self.pending, entry)
 
     def check_key(self, start: Vertex, vertex: Vertex, order: bytes, payload: Any) -> None:
         """Check that an item in a loop by key has the key of the item that entered.

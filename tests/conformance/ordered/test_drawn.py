@@ -1,4 +1,4 @@
-"""Ordered operations with timers and marks among drawn operations: in rows, behind repairs, before and behind cycles.
+"""Ordered operations with timers and marks among drawn ones: in rows, beside copies, behind repairs, around cycles.
 
 `python tests/soak/draws.py` plays it with other seeds.
 """
@@ -84,7 +84,8 @@ def drawn_flow(spec: Spec, random: Random) -> fc.Flow:
         if place == len(spec.chain) or random.random() < 0.4:
             keys, waits = random.randint(1, 4), (random.random() < 0.5, random.random() < 0.5)
             keyed = stream.key_by(lambda item, keys=keys: item.value % keys)  # type: ignore[misc]
-            stream = keyed.apply(Mixes, name=f"mixes{place}", waits=waits, fussy=random.random() < 0.3)
+            mixed = keyed.apply(Mixes, name=f"mixes{place}", waits=waits, fussy=random.random() < 0.3)
+            stream = mixed.merge(stream) if random.random() < 0.4 else mixed
     stream.sink("out")
     return flow
 

@@ -179,3 +179,56 @@ def test_state_by_label_is_in_no_snapshot() -> None:
     labelled.key_by(abs, label="line").count(name="apart").sink("apart")
     labelled.key_by(abs).count(name="kept").sink("kept")
     assert state_schema(flow.graph()).keys() == {"kept"}
+
+
+def gathered() -> tuple[fc.Flow, fc.Stream[int], fc.Stream[int]]:
+    """Return a flow, its labelled numbers, and those that are gathered again."""
+    flow = fc.Flow("late")
+    numbers = flow.source("numbers", int).label("number")
+    return flow, numbers, numbers.gather("number").map(lambda gathered: gathered.item)
+
+
+def late_in(flow: fc.Flow) -> set[str]:
+    return {vertex.name for vertex in flow.graph().late_meetings()}
+
+
+def test_late_items_meet_others_in_the_states_behind_a_merge() -> None:
+    flow, numbers, late = gathered()
+    meeting = late.merge(numbers).key_by(abs).count(name="meeting")
+    meeting.key_by(str).count(name="behind").sink("counts")
+    late.key_by(abs).count(name="late").sink("late")
+    numbers.key_by(abs).count(name="direct").sink("direct")
+    assert late_in(flow) == {"meeting"}
+
+
+def test_what_has_waited_in_two_places_meets_late() -> None:
+    flow, numbers, late = gathered()
+    waiting = late.merge(numbers).key_by(abs).count(name="one").map(lambda pair: pair[0])
+    waiting.merge(late).key_by(abs).count(name="two").sink("counts")
+    assert late_in(flow) == {"one", "two"}
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_items_enter_a_cycle_late_with_all_of_its_operations(beside: bool) -> None:
+    def body(inside: fc.KeyedStream[int, int]) -> tuple[fc.Stream[int], fc.Stream[int]]:
+        once = inside.stateful_map(0, lambda count, item: (count + 1, [item - 1]))
+        return once.filter(lambda item: item > 0), once
+
+    flow, numbers, late = gathered()
+    entering = late.merge(numbers) if beside else late
+    entering.key_by(lambda item: 0).loop(body, name="loop").key_by(abs).count(name="behind").sink("out")
+    assert ("loop" in late_in(flow)) is beside
+    assert "behind" not in late_in(flow)
+
+
+def test_a_lone_worker_waits_for_late_items_and_calls_no_function_in_vain() -> None:
+    calls: list[int] = []
+
+    def count(before: int, item: int) -> tuple[int, list[int]]:
+        calls.append(item)
+        return before + 1, [before]
+
+    flow, numbers, late = gathered()
+    late.merge(numbers).key_by(lambda item: 0).stateful_map(0, count).sink("out")
+    assert flow.run({"numbers": range(100)})["out"] == [*range(200)]
+    assert len(calls) == 200

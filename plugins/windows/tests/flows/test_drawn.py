@@ -146,6 +146,7 @@ def draw_flow(seed: int, at_end: Literal["close", "keep"]) -> tuple[fc.Flow, dic
         .window(windows, **words)
         .aggregate(n=agg.count(), sum=agg.sum(value_of))
     )
+    retracts = words["panes"] == "retracting"
     panes.sink("first")
     panes.late.map(value_of).sink("late")
     panes.dropped.map(lambda dropped: (dropped.timestamp, dropped.reason)).sink("dropped")
@@ -162,7 +163,43 @@ def draw_flow(seed: int, at_end: Literal["close", "keep"]) -> tuple[fc.Flow, dic
         keyed = merged.key_by(lambda record: record[1] % 4)
         told = keyed.distinct(within=9 * TICK) if rng.random() < 0.5 else keyed.inactive(after=9 * TICK)
         told.sink("second")
+    # With chance of its own: the same seeds otherwise draw the same flows as without it.
+    beside(random.Random(f"beside {seed}"), merged, None if retracts else panes)
     return flow, {name: draw_records(rng, rng.randint(5, 40)) for name in names}
+
+
+def beside(rng: random.Random, timed: w.Timed[Record], panes: fc.Stream[Any] | None) -> None:
+    """Have outputs of an ordered operation meet direct copies of its items, before operations that depend on order."""
+    kind = rng.choice(("none", "panes", "distinct", "as of"))
+    if kind == "none" or (kind == "panes" and panes is None):
+        return
+    keyed = timed.key_by(lambda record: record[1] % 4)
+    late: fc.Stream[int]
+    if panes is not None and kind == "panes":
+        late = panes.map(count_of)
+    elif kind == "distinct":
+        late = keyed.distinct(within=9 * TICK).map(value_of)
+    else:
+        other = timed.key_by(lambda record: record[1] % 4)
+        late = keyed.as_of(other, keep=3 * TICK).map(lambda pair: sum(map(value_of, filter(None, pair))))
+    stream = late.merge(timed.map(value_of))
+    for _ in range(rng.randint(1, 2)):
+        behind = rng.choice(("state", "loop", "group", "calls"))
+        if behind == "state":
+            stream = stream.key_by(lambda value: value % 3).stateful_map(0, lambda n, value: (n + 1, [value + n]))
+        elif behind == "loop":
+            stream = stream.key_by(lambda value: value % 2).loop(halve)
+        elif behind == "group":
+            stream = stream.key_by(lambda value: value % 3).group(2).map(sum)
+        else:
+            stream = stream.key_by(lambda value: value % 5).reduce(lambda one, other: (one * 7 + other) % 101).map(max)
+    stream.sink("beside")
+
+
+def halve(inside: fc.KeyedStream[int, int]) -> tuple[fc.Stream[int], fc.Stream[int]]:
+    numbered = inside.stateful_map(0, lambda n, value: (n + 1, [value - 8 + 2 * (n % 2)]))
+    again, done = numbered.branch(lambda value: value > 60)
+    return again, done
 
 
 @pytest.mark.parametrize("part", range(PARTS))

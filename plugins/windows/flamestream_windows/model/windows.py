@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -224,7 +225,8 @@ DAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday
 class Calendar(WindowFn):
     """Days, weeks, months or years of a zone, from local midnight to local midnight.
 
-    A day on which clocks are put forward or back is shorter or longer.
+    A day on which clocks are put forward or back is shorter or longer. It begins once, when the local date reaches
+    it first: where clocks are put back over midnight, the rest of the day before, which comes again, belongs to it.
 
     Attributes:
         unit: The unit that is counted.
@@ -247,7 +249,10 @@ class Calendar(WindowFn):
 
     def stretch(self, at: int) -> Window:
         try:
-            return _period(self, (EPOCH + timedelta(microseconds=at)).astimezone(_zone(self.zone)).toordinal())
+            number = self._number(_date(self.zone, at))
+            while at >= (window := _period(self, number)).end:  # that day had begun already
+                number += 1
+            return window
         except (OverflowError, ValueError) as error:
             raise ValueError(
                 f"{date_of(at).isoformat()} is in no window of {self}: all of it has to be in the years 1 to 9999"
@@ -296,15 +301,24 @@ def _zone(name: str) -> ZoneInfo:
 
 
 @lru_cache(4096)
-def _period(calendar: Calendar, ordinal: int) -> Window:
-    number = calendar._number(ordinal)
-    return Window(_midnight(calendar, number), _midnight(calendar, number + 1))
+def _period(calendar: Calendar, number: int) -> Window:
+    start, end = (_begin(calendar.zone, calendar._first_day(each)) for each in (number, number + 1))
+    return Window(start, end)
 
 
-def _midnight(calendar: Calendar, number: int) -> int:
-    # Where clocks skip midnight this is the instant at which they do; where it comes twice, the first.
-    local = datetime.fromordinal(calendar._first_day(number)).replace(tzinfo=_zone(calendar.zone))
-    return (local - EPOCH) // TICK
+def _begin(zone: str, day: int) -> int:
+    """Return the instant at which the local date reaches a day."""
+    midnight = datetime.fromordinal(day).replace(tzinfo=_zone(zone))
+    after, before = ((local - EPOCH) // TICK for local in (midnight, midnight.replace(fold=1)))
+    if after <= before:  # it comes once, or twice: then the first
+        return after
+    # Clocks skip it, at some instant between those by which the offsets after and before would have it.
+    return before + bisect_left(range(before, after), day, key=lambda at: _date(zone, at))
+
+
+def _date(zone: str, at: int) -> int:
+    """Return the ordinal of the local date of an instant."""
+    return (EPOCH + timedelta(microseconds=at)).astimezone(_zone(zone)).toordinal()
 
 
 @dataclass(frozen=True)

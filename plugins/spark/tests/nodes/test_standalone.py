@@ -1,7 +1,4 @@
-"""A cluster of a master and two workers, started from the wheel: executors that no session of this process has made.
-
-It takes a minute: `pytest -m "not slow"` leaves it out.
-"""
+"""A cluster of a master and two workers, started from the wheel: executors that no session of this process has made."""
 
 from __future__ import annotations
 
@@ -16,13 +13,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-import pytest
-
 from flamecore.testing.progress import Patience
 
 START_S: Final = 60.0
-
-pytestmark = pytest.mark.slow
 
 FLOW = """
 import flamecore as fc

@@ -219,6 +219,35 @@ class Chain(Fn):
         yield "clock", at
 
 
+class Tagged(Fn):
+    """One that gives the tag of a timer as a number."""
+
+    timer = w.Timer("event")
+    call: ClassVar[Callable[[Any], object]]
+
+    def on_element(self, key: str, value: int, at: int) -> Iterable[Any]:
+        type(self).call(self.timer)
+        return ()
+
+    def on_timer(self, key: str, at: int) -> Iterable[Any]:
+        return ()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda timer: timer.set(9, tag=1),
+        lambda timer: timer.after(timedelta(seconds=1), tag=1),
+        lambda timer: timer.clear(tag=1),
+        lambda timer: timer.due(tag=1),
+    ],
+)
+def test_a_tag_that_is_no_text_is_refused_at_once(call: Callable[[Any], object]) -> None:
+    driven = Driven(type("Tagged", (Tagged,), {"call": staticmethod(call)}))
+    with pytest.raises(TypeError, match="the tag of the timer timer is a text, and not 1"):
+        driven.add(1, 5)
+
+
 def test_due_timers_run_in_the_order_of_time_and_what_they_set_joins_the_queue() -> None:
     driven = Driven(Chain)
     driven.add(12, 5)

@@ -522,8 +522,10 @@ class TimerView:
             tag: A name that tells it from others of this timer, which are set beside it.
 
         Raises:
+            TypeError: The tag is no text.
             ValueError: A timer of event time is behind the expiry of its window, or `output` is behind it.
         """
+        self._check(tag)
         due = instant(at)
         event = self._timer.domain == "event"
         if event and due > self._scope.limit:
@@ -554,12 +556,19 @@ class TimerView:
 
     def clear(self, *, tag: str = "") -> None:
         """Forget it."""
+        self._check(tag)
         self._scope.clear(self._timer.name, tag)
 
     def due(self, *, tag: str = "") -> Any:
         """Return the time that it is set for, or None."""
+        self._check(tag)
         alarm = self._scope.alarms.contents.by_tag.get((self._timer.name, tag))
         return None if alarm is None else self._scope.show(alarm.at)
+
+    def _check(self, tag: object) -> None:
+        # At once: a tag of another type would fail only when it is stored, and could be equal to one of a third type.
+        if not isinstance(tag, str):
+            raise TypeError(f"the tag of the timer {self._timer.name} is a text, and not {tag!r}; use str()")
 
     def _put(self, alarm: Alarm) -> None:
         self._scope.alarms.change(alarm.name, alarm.tag, alarm)

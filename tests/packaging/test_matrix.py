@@ -127,7 +127,7 @@ def test_tox_has_the_versions_that_the_project_promises(tox: configparser.Config
 
 
 def test_no_file_of_tests_is_left_out(tox: configparser.ConfigParser) -> None:
-    named = [tox["tests"]["folders"], *(tox[env]["commands"] for env in ("testenv", "testenv:docs", "testenv:package"))]
+    named = [*tox["tests"].values(), *(tox[env]["commands"] for env in ("testenv", "testenv:docs", "testenv:package"))]
     searched = {word.strip("}").removeprefix("{posargs:") for word in " ".join(named).split()}
     files = [path.relative_to(ROOT) for top in ("tests", "plugins") for path in (ROOT / top).rglob("test_*.py")]
     assert [file for file in files if searched.isdisjoint(map(str, (file, *file.parents)))] == []

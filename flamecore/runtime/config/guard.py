@@ -8,6 +8,7 @@ they are: the driver that made them is noted, and the traceback of an error tell
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, wraps
@@ -98,6 +99,15 @@ def _all(kind: type) -> Rule:
     return Rule(wrong)
 
 
+def _not_names(found: object) -> str | None:
+    """Return what is wrong with the names of partitions: state is found by them."""
+    if (wrong := _all(str).wrong) is not None and (why := wrong(found)) is not None:
+        return why
+    assert isinstance(found, Sequence)
+    twice = [name for name, count in Counter(found).items() if count > 1]
+    return f"returned the name {twice[0]!r} for several partitions: each needs one of its own" if twice else None
+
+
 def _not(found: object, wanted: str, *, among: bool = False) -> str:
     what = "None" if found is None else f"{shorten_repr(found)}, a {type(found).__qualname__}"
     return f"returned {what}{' among others' if among else ''}, where {wanted} is asked for"
@@ -107,13 +117,14 @@ _NOTHING: Final = Rule()
 """The rule of a method whose result is ignored."""
 _NONE: Final = type(None)
 
+_NAMES: Final = Rule(_not_names)
 _GUARANTEE: Final = Rule(lambda found: None if found in get_args(Guarantee) else f"promises {found!r}, which is none")
 _TRACKERS: Final = Rule(lambda found: None if isinstance(found, int) and found > 0 else f"has {found!r} trackers")
 
 CONTRACTS: Final[Mapping[type, Mapping[str, Rule]]] = {
     Source: {
         "capabilities": _a(SourceCapabilities),
-        "partitions": _all(str),
+        "partitions": _NAMES,
         "fingerprint": _a(str),
         "reads": _a(bool),
         "open": _made(Reader),
@@ -317,6 +328,17 @@ def _fitting(found: object, name: str, rule: Rule, origin: Origin) -> object:
     return found
 
 
+def _no_position(found: object) -> str | None:
+    """Return why a reader cannot go on from a value; None: it can."""
+    if found is None:
+        return "None, from which it would read all of it again"
+    try:
+        hash(found)
+    except TypeError:
+        return f"{shorten_repr(found)}, a {type(found).__qualname__}, which may change until it is stored"
+    return None
+
+
 def check_batch(reader: Reader, batch: object, left: int | None = None) -> None:
     """Raise an error if a reader has returned something that is no batch.
 
@@ -345,6 +367,9 @@ def check_batch(reader: Reader, batch: object, left: int | None = None) -> None:
                 wrong = f"returned a batch with {shorten_repr(odd[0])} among the rejected records, not a Rejected"
             elif not values and not rejected:
                 wrong = "returned an empty batch; None is for the end"
+            # The last of them, since jobs go on from there: to look at each would be work for every record.
+            elif no := _no_position(batch.positions[values - 1] if values else batch.rejected[-1].position):
+                wrong = f"returned a batch with the position {no}; a position is an int, a str, or a tuple of these"
             elif left is not None and values + rejected > left:  # their times are others' by now
                 wrong = f"returned {values + rejected} records, where at most {left} were asked for"
     if wrong is not None:

@@ -89,6 +89,10 @@ def fails(*_: Any, **__: Any) -> Any:
         (lambda _: ([1], [0]), "a tuple, where Batch"),
         (lambda _: Batch(iter([1]), [0]), "no sequence"),
         (lambda _: Batch([], []), "an empty batch"),
+        (lambda _: Batch([1], [None]), "the position None, from which it would read all of it again"),
+        (lambda _: Batch([1], [[0]]), "the position [0], a list, which may change"),
+        (lambda _: Batch([1], [(0, [])]), "the position (0, []), a tuple, which may change"),
+        (lambda _: Batch([], [], [Rejected(None, "bad", b"")]), "the position None"),
         (lambda _: Batch([], [], [(0, "bad", b"")]), "not a Rejected"),
         (fails, "raised KeyError in read: 'a'"),
     ],
@@ -127,6 +131,7 @@ def test_an_error_that_the_contract_knows_passes_as_it_is() -> None:
         ("open", lambda *_: None, "raised TypeError in open"),  # forgotten: async
         ("partitions", lambda _: "ab", "where a sequence of str"),
         ("partitions", lambda _: [1], "where str is asked for"),
+        ("partitions", lambda _: ("a", "b", "a"), "the name 'a' for several partitions"),
         ("fingerprint", lambda _: None, "returned None, where str"),
         ("capabilities", property(lambda _: None), "where SourceCapabilities"),
         ("capabilities", property(fails), "raised KeyError in capabilities"),

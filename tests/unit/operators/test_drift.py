@@ -217,7 +217,16 @@ def test_a_count_is_as_of_the_time_of_its_cut() -> None:
     operator.run([GlobalTime(time, 1).encode() for time in range(14)], 0, [0, 1] * 7)
     (changed,) = operator.cut(encode_time(5))
     assert changed == {0: 3, 1: 2}
+    assert operator.snapshot_of(range(3)) == {0: 3, 1: 2}
     assert [payload for _, payload in bench.out.sequence][-2:] == [(0, 7), (1, 7)]
+
+
+def test_a_key_whose_first_item_is_late_is_named() -> None:
+    bench = CountBench(as_fold=False)
+    for time, number in ((9, 1), (7, 0)):
+        bench.operator.step(GlobalTime(time, 1).encode(), 0, True, number)
+    assert [payload for _, payload in bench.out.sequence] == [(0, 1), (1, 1)]
+    assert set(bench.operator.names) == {0, 1}, "else no full snapshot would have it"
 
 
 def test_a_count_knows_the_types_that_it_stores_until_it_goes_on_from_others() -> None:

@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 from laws import packages
 
 from flamecore.testing.draws import DRAW, TIER
+from flamecore.testing.progress import LEAST, cpu_s
 
 OUTCOMES: Final = ("killed by own tests", "killed by the tier", "survived own tests", "survived", "equivalent")
 
@@ -31,6 +32,11 @@ PATIENCE: Final = 20
 
 LEAST_S: Final = 30.0
 """Time below which no run is said to have no end: starting Python takes some of it."""
+
+STANDS_STILL_S: Final = 45.0
+"""Time after which a run that uses next to no processor has no end, either. Its tests themselves would wait longer."""
+
+LOOK_S: Final = 3.0
 
 MOST_BYTES: Final = 8 * 2**30
 """Memory of a process; a loop without end may take it all before its time is over."""
@@ -129,7 +135,7 @@ class Trials:
             tests: Paths of its law's own tests.
             only_own: Whether to leave out the tier.
         """
-        cpu_s = 0.0
+        taken_s = 0.0
         own = [str(path.relative_to(self.root)) for path in tests]
         for number, part in enumerate([*own, *(() if only_own else self.parts())]):
             whole = self._reference(part)
@@ -137,16 +143,15 @@ class Trials:
             original = module.read_bytes()
             try:
                 _write(module, source)
-                # The second limit is for what neither works nor is found standing still by its test: on a busy machine
-                # it must not end what works.
+                # The second limit is for what does a little for ever; on a busy machine it must not end what works.
                 run = self._run(part, limit_s, max(4 * limit_s, PATIENCE * whole.wall_s))
             finally:
                 _write(module, original)
-            cpu_s += run.cpu_s
+            taken_s += run.cpu_s
             if run.verdict != "passed":
                 by = {"by": part, "endless": run.verdict == "endless", "reason": run.reason}
-                return {"outcome": OUTCOMES[number >= len(own)], "cpu_s": round(cpu_s, 1), **by}
-        return {"outcome": OUTCOMES[2 if only_own else 3], "cpu_s": round(cpu_s, 1)}
+                return {"outcome": OUTCOMES[number >= len(own)], "cpu_s": round(taken_s, 1), **by}
+        return {"outcome": OUTCOMES[2 if only_own else 3], "cpu_s": round(taken_s, 1)}
 
     def parts(self) -> list[str]:
         """Return the folders of tests that the environment `quick` runs, those that detect most first."""
@@ -167,7 +172,7 @@ class Trials:
                 raise RuntimeError(f"{tests} fail without a mutant: {run.reason}")
         return self._whole[tests]
 
-    def _run(self, tests: str, cpu_s: float, wall_s: float) -> Run:
+    def _run(self, tests: str, most_cpu_s: float, wall_s: float) -> Run:
         temporary = self._home / "tmp"
         temporary.mkdir()
         # Examples that another mutant has failed on would be tried first.
@@ -184,7 +189,7 @@ class Trials:
         }
 
         def limit() -> None:
-            resource.setrlimit(resource.RLIMIT_CPU, (int(cpu_s), int(cpu_s) + 5))
+            resource.setrlimit(resource.RLIMIT_CPU, (int(most_cpu_s), int(most_cpu_s) + 5))
             resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
             # A shell starts what is in the background with it ignored, and some tests send it.
             signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -202,11 +207,8 @@ class Trials:
                 start_new_session=True,
                 preexec_fn=limit,
             )
-            is_over = False
             try:
-                process.wait(wall_s)
-            except subprocess.TimeoutExpired:
-                is_over = True
+                is_over = not _ends(process, began + wall_s)
             finally:
                 _kill(process, self._home)
             output.seek(0)
@@ -224,6 +226,20 @@ def _write(module: Path, source: bytes) -> None:
     module.write_bytes(source)
     for compiled in (module.parent / "__pycache__").glob(f"{module.stem}.*.pyc"):
         compiled.unlink()
+
+
+def _ends(process: subprocess.Popen[bytes], deadline: float) -> bool:
+    """Wait for the end of a run; return whether it has ended before the deadline, and did not stand still."""
+    renewed, used_s = time.monotonic(), cpu_s()
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(LOOK_S)
+            return True
+        # Less than before: a process is gone whose time nobody has taken over.
+        if not 0 <= cpu_s() - used_s < LEAST * STANDS_STILL_S:
+            renewed, used_s = time.monotonic(), cpu_s()
+        if time.monotonic() > min(deadline, renewed + STANDS_STILL_S):
+            return False
 
 
 def _children_s() -> float:

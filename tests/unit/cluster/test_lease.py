@@ -43,6 +43,29 @@ class Flaky(SupervisorRegistry):
         return told
 
 
+class Counting(SupervisorRegistry):
+    """Most updates at once, of which the next one has no end if told so."""
+
+    running = most = 0
+    holds = False
+
+    def __init__(self) -> None:
+        super().__init__(None, RegistryContext())
+        self.begun = asyncio.Event()
+
+    async def update(self, key: str, value: bytes, revision: int) -> int | None:
+        holds, self.holds = self.holds, False
+        self.running += 1
+        self.most = max(self.most, self.running)
+        try:
+            if holds:
+                self.begun.set()
+                await asyncio.get_running_loop().create_future()
+            return await super().update(key, value, revision)
+        finally:
+            self.running -= 1
+
+
 class Told:
     """The record of a lost lease."""
 
@@ -120,6 +143,19 @@ def test_published_facts_can_be_looked_up() -> None:
             assert found.fronts == (("a", "0", "worker/0"),)
         with pytest.raises(RegistryError, match=r"the supervisor of job 'words', .* has ended"):
             await find(on, "words", "t")
+
+    run(main())
+
+
+def test_a_lease_is_given_back_after_the_end_of_its_last_renewal() -> None:
+    async def main() -> None:
+        on = Counting()
+        async with await take(on) as lease:
+            on.holds = True
+            lease.publish(run="words-1a")
+            await on.begun.wait()
+        assert on.most == 1, "the renewal could come after it"
+        assert (await written(on, lambda record: record.lease_s == 0)).run == "words-1a"
 
     run(main())
 

@@ -493,6 +493,17 @@ def test_a_damaged_record_of_an_earlier_epoch_does_not_matter() -> None:
     assert [error.blob for error in asyncio.run(scan(store(blobs))).damaged] == [epoch_blob(1)]
 
 
+def test_the_record_of_the_epoch_before_is_held_against_its_digest() -> None:
+    blobs: dict[str, bytes] = {}
+    start(blobs)
+    copy = dict(blobs)
+    start(copy)
+    start(blobs)
+    start(blobs)
+    blobs[epoch_blob(2)] = copy[epoch_blob(2)]
+    assert [error.blob for error in asyncio.run(scan(store(blobs))).damaged] == [epoch_blob(2)]
+
+
 # -- what is forgotten -------------------------------------------------------------------------------------------------
 
 

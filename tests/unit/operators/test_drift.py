@@ -83,6 +83,41 @@ def test_keys_have_states_of_their_own() -> None:
     assert operation.retracted == 0
 
 
+def strict_bench(build: Callable[[Any, int], Any]) -> tuple[DriftOperator, Contents]:
+    """Return an operator that adds numbers, and a hundred times as much below time 10, and what it gives."""
+
+    def vertex(factor: int) -> Drift:
+        flow = fc.Flow("sums")
+        build(flow.source("numbers", int).key_by(lambda n: 0), factor).sink("out")
+        return next(vertex for vertex in flow.graph().vertices if isinstance(vertex, Drift))
+
+    plain, strict = vertex(1), vertex(100)
+    out = Contents()
+    site = Site(0b100, out.step, (Way(out.step, each(out.step)),), strict=strict, early=[encode_time(10)])
+    return DriftOperator(plain, site), out
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda keyed, factor: keyed.fold(0, lambda total, n: total + factor * n).map(lambda item: item[1]),
+        lambda keyed, factor: keyed.stateful_map(0, lambda total, n: (total + factor * n, [total + factor * n])),
+    ],
+    ids=["fold", "stateful_map"],
+)
+def test_first_items_are_checked_whether_they_come_one_by_one_or_late_or_in_runs(build: Any) -> None:
+    orders = [GlobalTime(time, 1).encode() for time in (8, 9, 10, 11)]
+    for comes in ("in a run", "one by one", "late"):
+        operation, out = strict_bench(build)
+        if comes == "in a run":
+            operation.run(orders, 0, [1, 1, 1, 1])
+        else:
+            for order in orders if comes == "one by one" else reversed(orders):
+                operation.step(order, 0, True, 1)
+        sums = [payload[1] if isinstance(payload, tuple) else payload for _, payload in out.sequence]
+        assert sums == [100, 200, 201, 202], comes
+
+
 def test_arrival_in_order_replays_nothing() -> None:
     operation, out, _ = fused_step(running)
     feed(operation, *range(100))

@@ -55,6 +55,9 @@ class PileWork(Work):
     def end(self) -> None:
         self.told.append("end")
 
+    def close(self) -> None:
+        self.told.append("close")
+
 
 class Bench:
     """An operator at work, with what it has emitted and failed on."""
@@ -117,6 +120,13 @@ def test_an_item_that_is_taken_back_never_goes_in() -> None:
     bench.drain(2)
     assert bench.told == ["open", "begin", "1", "end"]
     assert bench.operator.cut(encode_time(2)) == [{1: ((4,), (), None)}]
+
+
+def test_a_work_is_closed_once() -> None:
+    bench = Bench()
+    bench.operator.close()
+    bench.operator.close()
+    assert bench.told == ["open", "close"]
 
 
 def test_a_tombstone_alone_is_an_error() -> None:

@@ -266,6 +266,13 @@ def test_history_below_the_minimum_time_is_less_than_a_window(window: int) -> No
     assert bench.worker.counts().replays == 0
 
 
+def test_a_work_that_counts_no_late_records_has_none() -> None:
+    bench = Bench(flow(lambda stream: stream.label("line").gather("line").map(lambda gathered: gathered.parts)))
+    bench.admit(1)
+    bench.min_time(2)
+    assert (bench.worker.counts().late, bench.worker.counts().dropped) == ({}, {})
+
+
 def test_credit_counts_records_that_every_rear_has_stored() -> None:
     made = fc.Flow("two")
     made.source("numbers", int).sink("a")

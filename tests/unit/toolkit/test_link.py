@@ -8,25 +8,59 @@ from flamecore.errors import FlameError, FrameError, PeerGoneError
 from flamecore.testing.progress import patience
 from flamecore.toolkit.frames import Framing
 from flamecore.toolkit.links.connection import Dialed
+from flamecore.toolkit.links.incoming import GOODBYE
 from flamecore.toolkit.links.link import Link
 from flamecore.toolkit.links.options import LinkOptions
 
+FRAMING = Framing("job", 1)
 LIMIT_S = 20.0
 
 
+class Line:
+    """A connection to a process that says goodbye when it has read this one's."""
+
+    instance = "there"
+
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+        self._finished = asyncio.Event()
+
+    async def read(self) -> bytes | None:
+        await self._finished.wait()
+        for _ in range(9):  # it takes a while
+            await asyncio.sleep(0)
+        return FRAMING.wrap(GOODBYE)
+
+    async def write(self, data: bytes) -> None:
+        self.written.append(data)
+
+    async def finish(self) -> None:
+        self._finished.set()
+
+    def abort(self) -> None:
+        pass
+
+    async def aclose(self) -> None:
+        pass
+
+
 class Home:
-    """A transport whose attempts to connect fail."""
+    """A transport whose attempts to connect give a line, or fail."""
 
     unreachable_hint = ""
     waits = True
 
-    def __init__(self, error: Exception) -> None:
-        self.options, self.framing = LinkOptions(), Framing("job", 1)
+    def __init__(self, found: Line | Exception) -> None:
+        self.options, self.framing = LinkOptions(), FRAMING
         self.ended: asyncio.Future[tuple[FlameError, bool]] = asyncio.get_running_loop().create_future()
-        self._error = error
+        self.attempts = 0
+        self._found = found
 
     async def dial(self, location: str, deadline: float) -> Dialed:
-        raise self._error
+        self.attempts += 1
+        if isinstance(self._found, Exception):
+            raise self._found
+        return self._found
 
     async def reachable(self, location: str) -> bool:
         return False
@@ -48,5 +82,20 @@ def test_a_fault_of_the_connection_is_a_lost_process() -> None:
         assert isinstance(error, PeerGoneError)
         assert error.__cause__ is fault
         assert not link.carries
+
+    asyncio.run(main())
+
+
+def test_a_link_that_closes_waits_for_the_goodbye_of_the_other_process() -> None:
+    async def main() -> None:
+        home = Home(line := Line())
+        link = Link("there", home)
+        async with patience(LIMIT_S):
+            while not link.carries:
+                await asyncio.sleep(0)
+            await link.aclose()
+            error, lost = await home.ended
+        assert (str(error), lost) == ("there has closed", False)
+        assert (line.written, home.attempts) == ([FRAMING.wrap(GOODBYE)], 1)
 
     asyncio.run(main())

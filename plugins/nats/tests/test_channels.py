@@ -185,6 +185,14 @@ def test_the_receiver_acknowledges_four_times_in_a_window() -> None:
     assert sum(bool(letter.flags & TELL) for letter in line.there) == 4
 
 
+def test_an_answer_tells_where_the_receiver_is() -> None:
+    line = FakeLine(window_frames=1)
+    line.out.push(b"x")
+    assert line.out.location == ""
+    line.settle()
+    assert line.out.location == "there"
+
+
 def test_a_gap_is_asked_for_once_and_filled() -> None:
     line = FakeLine()
     for number in range(5):

@@ -261,6 +261,16 @@ def due(bench: Bench) -> list[Any]:
     return [payload for _, payload in bench.outputs if payload[0] != "set"]
 
 
+def test_no_more_timers_go_in_at_once_than_asked_for() -> None:
+    bench = AlarmBench()
+    bench.put(1, ("a", (3, 0), (4, 0), (5, 0)))
+    bench.drain(2)
+    assert bench.operator.on_known(encode_time(9), 1)
+    assert due(bench) == [("a", 3, 0, 3)]
+    assert not bench.operator.on_known(encode_time(9), 2)
+    assert due(bench) == [("a", 3, 0, 3), ("a", 4, 0, 4), ("a", 5, 0, 5)]
+
+
 def test_timers_are_due_before_the_items_of_their_time() -> None:
     bench = AlarmBench()
     bench.put(1, ("a", (5, 0), (3, 0)))

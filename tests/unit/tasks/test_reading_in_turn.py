@@ -18,7 +18,7 @@ from flamecore.runtime.parts.front import Front
 from flamecore.runtime.parts.room import Room
 from flamecore.runtime.tasks import front_task
 from flamecore.runtime.tasks.front_search import FrontSearch
-from flamecore.runtime.tasks.front_task import FrontTask, Reading, StopSignal
+from flamecore.runtime.tasks.front_task import FrontTask, Heartbeats, Reading, StopSignal
 from flamecore.testing.progress import patience, patiently
 
 
@@ -97,12 +97,14 @@ def make(
     fails_at: int = -1,
     chunk: int = 1_000_000,
     merged: Sequence[int] = (1, 2, 3),
+    *,
+    again: bool = True,
 ) -> tuple[FrontTask, Hosts, Room]:
     fronts = [Front(FrontId("n", str(number)), number) for number in range(1, len(sizes) + 1)]
     hosts = Hosts(fronts, merged)
     room = Room(hosts.fronts, most)
     readings = [
-        Reading(front, Numbers(size, fails_at if front.number == 2 else -1, chunk), again=True)
+        Reading(front, Numbers(size, fails_at if front.number == 2 else -1, chunk), again=again)
         for front, size in zip(fronts, sizes, strict=True)
     ]
     plan: Any = SimpleNamespace(snapshots=False, settings=JobSettings())
@@ -135,6 +137,34 @@ def test_a_short_batch_is_filled_up_before_the_next_partition_is_read() -> None:
     task, hosts, _ = make([16, 16], chunk=6)
     asyncio.run(task.run())
     assert hosts.admitted == [(1, 6), (1, 6), (1, 4), (2, 6), (2, 6), (2, 4)]
+
+
+@pytest.mark.parametrize("failing", [True, False])
+def test_after_a_failed_record_fronts_are_stopped_though_no_later_run_reads_them(failing: bool) -> None:
+    task, hosts, _ = make([40], again=False)
+    (hosts.stop.fail if failing else hosts.stop.set)()
+    asyncio.run(task.run())
+    assert hosts.ended == [(1, failing)]
+
+
+def test_heartbeats_tell_for_how_long_a_front_has_waited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(front_task, "monotonic", lambda: 7.5)
+    heard: list[Any] = []
+    fronts = {1: SimpleNamespace(waits_since=5.0), 2: SimpleNamespace(waits_since=None)}
+    worker = SimpleNamespace(
+        fronts=fronts, idle_front=lambda *idle: heard.append(idle), heartbeat=lambda number: heard.append(number)
+    )
+
+    async def main() -> None:
+        flushed = asyncio.Event()
+        hosts: Any = SimpleNamespace(worker=worker, open_fronts=dict.fromkeys(fronts), flush=flushed.set)
+        beating = asyncio.create_task(Heartbeats(hosts, 0.0).run())
+        async with patience(20):
+            await flushed.wait()
+        beating.cancel()
+
+    asyncio.run(main())
+    assert heard == [(1, 2_500_000), 1, 2]
 
 
 def test_a_stop_leaves_a_short_batch_as_it_is() -> None:

@@ -15,26 +15,28 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Collection
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from laws import LAWS, definitions, drawn, equivalents, modules_of, own_tests
+from laws import LAWS, again, definitions, drawn, equivalents, modules_of, own_tests
 from trials import OUTCOMES, Trials
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 
 
+def last(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the last line of each number."""
+    return [*{line["number"]: line for line in lines}.values()]
+
+
 def tally(lines: list[dict[str, Any]]) -> str:
-    """Return the range of numbers, and the sum of each outcome; the last line of a number counts."""
-    last = {line["number"]: line for line in lines}
-    if not last:
-        return "no mutants"
-    sums = Counter(line["outcome"] for line in last.values())
-    endless = sum(bool(line.get("endless")) for line in last.values())
-    said = ", ".join(f"{sums[outcome]} {outcome}" for outcome in OUTCOMES)
-    return f"mutants {min(last)} to {max(last)}: {said}; {endless} of the killed had no end"
+    """Return the range of the numbers, and how often there was each outcome."""
+    numbers = [line["number"] for line in lines]
+    counts = Counter(line["outcome"] for line in last(lines))
+    endless = sum(bool(line.get("endless")) for line in last(lines))
+    said = ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES)
+    return f"mutants {min(numbers, default=0)} to {max(numbers, default=0)}: {said}; {endless} of the killed had no end"
 
 
 def main() -> int:
@@ -58,10 +60,6 @@ def main() -> int:
         parser.error(f"{options.journal} is of seed {lines[0]['seed']}; a journal has one")
     seed = seeds.pop() if seeds else random.randrange(2**32)
     first = options.first if options.first is not None else max((line["number"] for line in lines), default=-1) + 1
-    numbers: Collection[int] = range(first, first + options.count)
-    if options.again:
-        last = {line["number"]: line for line in lines}
-        numbers = {number for number, line in last.items() if line["outcome"] == OUTCOMES[2]}
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # so that the copy is deleted
     print(f"seed {seed}", flush=True)
     known = equivalents()
@@ -71,9 +69,13 @@ def main() -> int:
         defined = definitions(trials.root)
         for module in {module for law in LAWS for module in modules_of(law, defined, LAWS)}:
             trials.check_origin(module)
-        for number, mutant in enumerate(islice(drawn(seed, trials.root, LAWS), max(numbers, default=-1) + 1)):
-            law, module, mutation = mutant
-            if number not in numbers or law not in (options.law or LAWS):
+        if options.again:
+            survivors = [line for line in last(lines) if line["outcome"] == OUTCOMES[2]]
+            chosen = again(survivors, trials.root, LAWS)
+        else:
+            chosen = islice(enumerate(drawn(seed, trials.root, LAWS)), first, first + options.count)
+        for number, (law, module, mutation) in chosen:
+            if law not in (options.law or LAWS):
                 continue
             if time.monotonic() > end:
                 break
@@ -91,7 +93,7 @@ def main() -> int:
             print(f"{number} {law} {module.name}:{mutation.line} {outcome['outcome']}", flush=True)
     finally:
         trials.close()
-    for line in {line["number"]: line for line in lines}.values():
+    for line in last(lines):
         if line["outcome"] in OUTCOMES[2:4]:
             where = f"{line['number']} {line['law']} {line['module']}:{line['line']} {line['function']}"
             print(f"{line['outcome']}: {where}\n    {line['original']}\n    {line['mutated']}")

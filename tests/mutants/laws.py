@@ -9,9 +9,9 @@ from __future__ import annotations
 import ast
 import random
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from mutate import Mutation, places
 
@@ -128,6 +128,18 @@ def _drawn(seed: int, law: str, modules: list[Path]) -> Iterator[Mutant]:
     for path, place in found:
         if (mutation := place.mutation(sources[path])).compiles():
             yield Mutant(law, path, mutation)
+
+
+def again(lines: Iterable[Mapping[str, Any]], root: Path, laws: Mapping[str, Law]) -> Iterator[tuple[int, Mutant]]:
+    """Yield the mutants of lines of a journal, with their numbers; those of lines that have changed are left out."""
+    wanted = {(line["law"], line["function"], line["original"], line["mutated"]): line["number"] for line in lines}
+    defined = definitions(root)
+    for law in dict.fromkeys(law for law, *_ in wanted):
+        for path in modules_of(law, defined, laws):
+            source = path.read_bytes()
+            for place in places(source):
+                if (number := wanted.pop((law, *(mutation := place.mutation(source)).key), None)) is not None:
+                    yield number, Mutant(law, path, mutation)
 
 
 def equivalents() -> dict[tuple[str, str, str, str], str]:

@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-from laws import LAWS, Law, definitions, drawn, equivalents, modules_of, own_tests
+from laws import LAWS, Law, again, definitions, drawn, equivalents, modules_of, own_tests
 from mutate import places
 from trials import OUTCOMES, Trials
 
@@ -119,6 +119,23 @@ def test_a_seed_repeats_its_mutants_and_has_all_laws_in_turn() -> None:
     assert [mutant.law for mutant in some] == [*LAWS, *LAWS]
     assert some == list(islice(drawn(7, ROOT, LAWS), 2 * len(LAWS)))
     assert some != list(islice(drawn(8, ROOT, LAWS), 2 * len(LAWS)))
+
+
+def test_mutants_of_a_journal_are_found_again_in_a_tree_that_has_changed(checkout: Path) -> None:
+    laws = {"counting": Law(("Counter",), ("own/test_add.py",))}
+    mutants = list(drawn(7, checkout, laws))
+    names = ("function", "original", "mutated")
+    lines = [
+        {"law": "counting", "number": number, **dict(zip(names, mutant.mutation.key, strict=True))}
+        for number, mutant in enumerate(mutants)
+    ]
+    (checkout / "tiny" / "counter.py").rename(checkout / "tiny" / "moved.py")
+    (checkout / "tiny" / "moved.py").write_text(TINY.replace("7", "9"))
+    found = list(again(lines, checkout, laws))
+    assert {number for number, _ in found} == {
+        number for number, mutant in enumerate(mutants) if "7" not in mutant.mutation.original
+    }
+    assert all(mutant.mutation.key == mutants[number].mutation.key for number, mutant in found)
 
 
 def test_a_mutant_is_killed_if_a_test_fails_or_has_no_end(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -203,6 +203,18 @@ def test_a_run_that_lost_the_state_is_told_and_leaves_it_to_the_other(elsewhere:
     run(main())
 
 
+def test_a_run_whose_sign_is_gone_has_lost_the_state() -> None:
+    """As when another one has taken the state over, and given it back, since the last heartbeat."""
+
+    async def main() -> None:
+        async with await take(on := store()) as lease:
+            on.blobs.clear()
+            with pytest.raises(FencedError, match="has taken over its state: it has ended since"):
+                await lease.renew()
+
+    run(main())
+
+
 def test_a_takeover_waits_until_the_other_has_left(elsewhere: Callable[[str], None]) -> None:
     async def main() -> None:
         blobs: dict[str, bytes] = {}

@@ -136,6 +136,8 @@ def _is_left_out(node: ast.AST) -> bool:
         value = node.value
         is_log = isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in LOGGING
         return is_log or isinstance(value, ast.Constant)
+    if isinstance(node, ast.keyword):
+        return node.arg == "strict"  # of zip: an assertion
     return isinstance(node, (ast.Assert, ast.Raise, ast.JoinedStr))
 
 

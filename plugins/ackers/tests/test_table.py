@@ -29,7 +29,7 @@ def test_case_24_nothing_passes_a_cell_in_use() -> None:
 @pytest.mark.parametrize("time", [10**9, 101, 100])
 def test_case_25_and_26_what_is_out_of_reach_is_refused(time: int) -> None:
     table = AckTable(0, 10, 10)
-    with pytest.raises(ConsistencyError) as caught:
+    with pytest.raises(ConsistencyError, match="a table of 10 cells of 10 from 0 on") as caught:
         table.ack(time, 1)
     assert not isinstance(caught.value, TimeRegressionError)
     assert (caught.value.time, caught.value.limit) == (time, 100)

@@ -137,11 +137,12 @@ def test_a_tombstone_alone_is_an_error() -> None:
     assert bench.told[-1] == "end", "a step ends, whatever happens in it"
 
 
-def test_an_item_that_comes_too_late_is_an_error() -> None:
+@pytest.mark.parametrize("time", [3, 4])
+def test_an_item_that_comes_too_late_is_an_error(time: int) -> None:
     bench = Bench()
     bench.put(4, 1)
     bench.drain(5)
-    bench.put(3, 1)
+    bench.put(time, 1)
     with pytest.raises(OrderViolationError, match="'pile': an item came after others had gone in"):
         bench.drain(5)
 

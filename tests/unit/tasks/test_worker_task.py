@@ -1,0 +1,82 @@
+"""The task of a worker: how many messages it handles before it sends what comes of them."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from flamecore.abc.transport import Delivery
+from flamecore.model.messages import Items
+from flamecore.runtime.tasks import worker_task
+from flamecore.runtime.tasks.worker_task import WorkerTask
+from flamecore.testing.progress import patience
+
+MESSAGES = 300
+
+
+class Post:
+    """An endpoint where many messages have come."""
+
+    address = "worker/0"
+
+    def __init__(self) -> None:
+        self.left = MESSAGES
+
+    def receive_nowait(self) -> Delivery | None:
+        self.left -= 1
+        return Delivery("worker/1", Items([], ())) if self.left >= 0 else None
+
+    async def receive(self) -> Delivery:
+        if (delivery := self.receive_nowait()) is None:
+            await asyncio.get_running_loop().create_future()
+            raise AssertionError
+        return delivery
+
+
+@pytest.mark.parametrize(("tick_s", "most"), [(0.0, 64), (0.001, 5)])
+def test_outputs_of_a_burst_leave_before_the_next_one(
+    tick_s: float, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock goes on by a tick at each look."""
+    now = 0.0
+
+    def time() -> float:
+        nonlocal now
+        now += tick_s
+        return now
+
+    monkeypatch.setattr(worker_task, "clock", lambda: time)
+    received, flushed = [0], asyncio.Event()
+
+    def receive(sender: str, message: Any) -> None:
+        received[-1] += 1
+
+    def flush(now: float, *, stepped: bool) -> list[Any]:
+        if sum(received) == MESSAGES:
+            flushed.set()
+        received.append(0)
+        return []
+
+    worker: Any = SimpleNamespace(
+        index=0,
+        fronts={},
+        schedule=SimpleNamespace(step_items=0, has_steps=False),
+        compiled=SimpleNamespace(shares=None),
+        plan=SimpleNamespace(rears=(), segments=SimpleNamespace(inbound=())),
+        receive=receive,
+        flush=flush,
+        due=lambda: None,
+    )
+    sender: Any = SimpleNamespace(endpoint=Post(), send_all=lambda outgoing: None)
+
+    async def main() -> None:
+        running = asyncio.create_task(WorkerTask(worker, sender, lambda front, records: None).run())
+        async with patience(20):
+            await flushed.wait()
+        running.cancel()
+
+    asyncio.run(main())
+    assert max(received) == most

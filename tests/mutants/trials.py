@@ -16,7 +16,7 @@ import sysconfig
 import tempfile
 import time
 import venv
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -34,7 +34,7 @@ LEAST_S: Final = 30.0
 """Time below which no run is said to have no end: starting Python takes some of it."""
 
 STANDS_STILL_S: Final = 45.0
-"""Time after which a run that uses next to no processor has no end, either. Its tests themselves would wait longer."""
+"""Time after which a run that does nothing has no end, either. Its tests themselves would wait for longer."""
 
 LOOK_S: Final = 3.0
 
@@ -208,7 +208,7 @@ class Trials:
                 preexec_fn=limit,
             )
             try:
-                is_over = not _ends(process, began + wall_s)
+                is_over = not _ends(process, self._home, began + wall_s)
             finally:
                 _kill(process, self._home)
             output.seek(0)
@@ -228,15 +228,16 @@ def _write(module: Path, source: bytes) -> None:
         compiled.unlink()
 
 
-def _ends(process: subprocess.Popen[bytes], deadline: float) -> bool:
+def _ends(process: subprocess.Popen[bytes], home: Path, deadline: float) -> bool:
     """Wait for the end of a run; return whether it has ended before the deadline, and did not stand still."""
     renewed, used_s = time.monotonic(), cpu_s()
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(LOOK_S)
             return True
-        # Less than before: a process is gone whose time nobody has taken over.
-        if not 0 <= cpu_s() - used_s < LEAST * STANDS_STILL_S:
+        # On a busy machine a run may get no time at all: then it waits for some. If less was used than before, a
+        # process is gone whose time nobody has taken over.
+        if _has_work(home) or not 0 <= cpu_s() - used_s < LEAST * STANDS_STILL_S:
             renewed, used_s = time.monotonic(), cpu_s()
         if time.monotonic() > min(deadline, renewed + STANDS_STILL_S):
             return False
@@ -247,14 +248,30 @@ def _children_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def _kill(process: subprocess.Popen[bytes], home: Path) -> None:
-    """End the process group of a run, and the processes that have left it."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+def _processes(home: Path) -> Iterator[Path]:
+    """Yield the folders in /proc of the processes of a run, also of those that have left its group."""
     mark = f"{MARK}={home}".encode()
     for folder in Path("/proc").glob("[0-9]*"):
         # It may have ended, or be another user's.
         with contextlib.suppress(OSError):
             if mark in (folder / "environ").read_bytes().split(b"\0"):
-                os.kill(int(folder.name), signal.SIGKILL)
+                yield folder
+
+
+def _has_work(home: Path) -> bool:
+    """Return whether a process of a run uses a processor or a disk, or waits for them."""
+    for folder in _processes(home):
+        with contextlib.suppress(OSError):
+            if (folder / "stat").read_bytes().rpartition(b") ")[2][:1] in b"RD":
+                return True
+    return False
+
+
+def _kill(process: subprocess.Popen[bytes], home: Path) -> None:
+    """End the process group of a run, and the processes that have left it."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    for folder in _processes(home):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(folder.name), signal.SIGKILL)

@@ -155,6 +155,9 @@ def test_a_mutant_is_killed_if_a_test_fails_or_has_no_end(checkout: Path, monkey
         assert outcome("7", "8", only_own=True) == (OUTCOMES[2], None)
         assert outcome("7", "8") == (OUTCOMES[3], None)
         assert outcome("self.count += number", "while True: pass") == (OUTCOMES[0], True)
+        monkeypatch.setattr("trials.STANDS_STILL_S", 3.0)
+        monkeypatch.setattr("trials.LOOK_S", 0.2)
+        assert outcome("self.count += number", "__import__('time').sleep(1000)") == (OUTCOMES[0], True)
         assert module.read_text() == TINY
     finally:
         trials.close()

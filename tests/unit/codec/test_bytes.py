@@ -322,6 +322,14 @@ def test_payloads_over_a_limit_are_refused_at_both_ends(monkeypatch: pytest.Monk
             Codec().decode(data)
 
 
+def test_a_kind_that_counts_from_the_end_is_refused() -> None:
+    schema, columns = lay.split(CODEC.encode([{1}, "a", {2}]))
+    kinds = columns.index(encode([0, 1, 0]))
+    columns[kinds] = encode([0, 1, -2])
+    with pytest.raises(CodecError, match="values of an unknown kind"):
+        CODEC.decode(lay.frame(schema, columns))
+
+
 def test_classes_that_were_not_declared_are_not_made() -> None:
     data = CODEC.encode([Place("x", Point(1))] * 3)
     with pytest.raises(CodecError, match="not declared") as caught:

@@ -47,7 +47,13 @@ LAWS: Final = {
     "codec": Law(("Codec", "SchemaCompiler", "Writer", "TypeTable", "FieldCodec"), ("unit/codec", "fuzz")),
     "links": Law(
         ("Link", "Outgoing", "Incoming", "Server", "LinkedEndpoint", "LinkedTransport"),
-        ("unit/toolkit/test_link.py", "unit/toolkit/test_acknowledgements.py", "test_channels.py", "sockets/tests"),
+        (
+            "toolkit/test_link.py",
+            "toolkit/test_acknowledgements.py",
+            "toolkit/test_server.py",
+            "test_channels.py",
+            "sockets/tests",
+        ),
     ),
     "lease": Law(("Lease", "StateLease"), ("cluster/test_lease.py", "engine/test_state_lease.py")),
     "worker": Law(("Worker", "WorkerTask"), ("unit/parts", "unit/tasks", "engine/test_snapshots.py")),

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 
-from flamecore.errors import FlameError, FrameError, PeerGoneError
+import pytest
+
+from flamecore.errors import ConnectError, FlameError, FrameError, PeerGoneError
 from flamecore.testing.progress import patience
-from flamecore.toolkit.frames import Framing
-from flamecore.toolkit.links.connection import Dialed
+from flamecore.testing.simulation.virtual import run_virtually
+from flamecore.toolkit.frames import Frame, Framing
+from flamecore.toolkit.links.connection import BrokenConnectionError, Dialed
 from flamecore.toolkit.links.incoming import GOODBYE
 from flamecore.toolkit.links.link import Link
 from flamecore.toolkit.links.options import LinkOptions
@@ -51,13 +55,13 @@ class Home:
     waits = True
 
     def __init__(self, found: Line | Exception) -> None:
-        self.options, self.framing = LinkOptions(), FRAMING
+        self.options, self.framing = LinkOptions(connect_timeout_s=1.0), FRAMING
         self.ended: asyncio.Future[tuple[FlameError, bool]] = asyncio.get_running_loop().create_future()
-        self.attempts = 0
+        self.attempts: list[float] = []
         self._found = found
 
     async def dial(self, location: str, deadline: float) -> Dialed:
-        self.attempts += 1
+        self.attempts.append(asyncio.get_running_loop().time())
         if isinstance(self._found, Exception):
             raise self._found
         return self._found
@@ -96,6 +100,36 @@ def test_a_link_that_closes_waits_for_the_goodbye_of_the_other_process() -> None
             await link.aclose()
             error, lost = await home.ended
         assert (str(error), lost) == ("there has closed", False)
-        assert (line.written, home.attempts) == ([FRAMING.wrap(GOODBYE)], 1)
+        assert (line.written, len(home.attempts)) == ([FRAMING.wrap(GOODBYE)], 1)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(("more", "writes"), [(0, 1), (1, 2)])
+def test_waiting_frames_go_together_up_to_a_size(more: int, writes: int) -> None:
+    async def main() -> None:
+        home = Home(line := Line())
+        link = Link("there", home)
+        async with patience(LIMIT_S):
+            while not link.carries:
+                await asyncio.sleep(0)
+            rest = 2**18 - 2 * len(FRAMING.wrap(Frame("a", "b", 1, b"")))
+            for body in (bytes(rest - 9), bytes(9 + more)):
+                link.channel("a", "b").push(body)
+            await link.aclose()
+        assert len(line.written) == writes + 1, "and the goodbye"
+
+    asyncio.run(main())
+
+
+def test_attempts_to_connect_become_rarer_up_to_five_a_second() -> None:
+    async def main() -> None:
+        home = Home(BrokenConnectionError("not there"))
+        Link("there", home)
+        error, lost = await home.ended
+        assert isinstance(error, ConnectError)
+        assert not lost
+        pauses = [later - before for before, later in pairwise(home.attempts)]
+        assert pauses == pytest.approx([0.02, 0.04, 0.08, 0.16, 0.2, 0.2, 0.2])
+
+    run_virtually(main())

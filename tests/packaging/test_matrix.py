@@ -184,6 +184,13 @@ def test_a_run_asks_for_what_the_readme_says_and_then_for_more(machine: Machine,
     assert (checkout / "asked").read_text().splitlines() == [f"run {JOURNAL}-quick.json", more]
 
 
+def test_a_run_without_interpreters_for_more_fails_and_repeats_nothing(machine: Machine, checkout: Path) -> None:
+    (machine.path / "python3.92").unlink()
+    code, lines = run(machine, checkout)
+    assert (code, lines[-1]) == (2, "2 passed, 0 failed, 0 skipped")
+    assert (checkout / "asked").read_text().splitlines() == [f"run {JOURNAL}-quick.json"]
+
+
 def test_a_run_asks_for_what_it_is_told(machine: Machine, checkout: Path) -> None:
     code, lines = run(machine, checkout, "-e", "py392-core")
     assert (code, lines[-1]) == (0, "2 passed, 0 failed, 0 skipped")

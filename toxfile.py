@@ -1,4 +1,4 @@
-"""How tox makes its environments: by uv, unless pip is told where packages come from.
+"""The choice of uv for the environments of tox, or of pip where that is told where packages come from.
 
 uv does not read pip's configuration: where that names an index or constraints, uv would install other packages.
 """

@@ -258,8 +258,8 @@ class Graph:
         A lone worker takes its items in order, but the outputs of an ordered operation come late, once nothing can come
         before them: by then direct items of later records have passed, and outputs of other operations may have.
         """
+        # By vertex, where its items have waited last; None: nowhere.
         late: dict[Vertex, frozenset[Vertex | None]] = {}
-        """By vertex, where its items have waited last; None: nowhere."""
         found: set[Vertex] = set()
         for part in self.parts():
             waited = frozenset[Vertex | None]().union(*[late[start] for start in self._leading_to(part)])

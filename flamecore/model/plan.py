@@ -64,7 +64,8 @@ class Plan:
         segments: Segments of the graph.
         owners: Owner of each key group, for vertices without a home.
         homes: Home worker of each vertex on a cycle with keyed state, except in loops by key.
-        sorting: Keyed states, and vertices on cycles with some, where items wait until nothing can come before them.
+        sorting: Vertices before which items wait until nothing can come before them, if these keep keyed state or are
+            on a cycle with some: all on several workers, and on one those that late items enter beside others.
     """
 
     graph: Graph

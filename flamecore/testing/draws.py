@@ -1,4 +1,4 @@
-"""How many seeds and cases a run of tests has, and which: its tier and its draw.
+"""The seeds and cases of a run of tests: their number by its tier, their choice by its draw.
 
 `FLAMESTREAM_TIER` says how many: `quick` a few, `more` a part, `whole` all of them and every deployment of a transport.
 If it is not set, all seeds and cases are run, and of the deployments the fewest that have each pair of settings.

@@ -224,3 +224,35 @@ class Source(ABC):
         Raises:
             SourceError: It cannot be opened, or not at that position.
         """
+
+    # A start is decided once for ever; an end belongs to a run that has not finished. A position cannot hold it: the
+    # position of the last record of a finished run, and that of the last one before a crash, look alike.
+    async def find_end(self, partition: str) -> Any:
+        """Return the place where a run that begins now ends in a partition, if it is decided now.
+
+        Called where the job is planned, in jobs that keep state: once for each run, before anything is read. The job
+        keeps the result until the run has finished, whatever crashes meanwhile, and passes it to `open_until`. A run
+        that begins after a finished one asks anew.
+
+        Returns:
+            A plain value (int, str, tuple of these); None: the partition ends where its reader finds nothing more, or
+            not at all.
+
+        Raises:
+            SourceError: It cannot be found.
+        """
+        return None
+
+    async def open_until(self, partition: str, position: Any, end: Any) -> Reader:
+        """Open one partition for a run that ends at a place, which may be behind the position already.
+
+        A source that has a `find_end` has this too.
+
+        Args:
+            partition, position: As for `open`.
+            end: Result of `find_end` when the run began, perhaps with other options. Not None.
+
+        Raises:
+            SourceError: It cannot be opened, or not at that position.
+        """
+        raise NotImplementedError(f"{type(self).__name__} finds ends, and has no open_until")

@@ -371,6 +371,12 @@ class LetterSource(Source):
             return await self._inner.open(partition, position)
         return LetterReader(self._inner, self._letters, 0 if position is None else position[1])
 
+    async def find_end(self, partition: str) -> Any:
+        return None if partition == self._letters.name else await self._inner.find_end(partition)
+
+    async def open_until(self, partition: str, position: Any, end: Any) -> Reader:
+        return await self._inner.open_until(partition, position, end)
+
 
 class LetterReader(Reader):
     """A reader of the records of dead letters.

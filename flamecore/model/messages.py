@@ -375,8 +375,8 @@ class Assignment(NamedTuple):
         flow: Import location of the flow, and the folder that it is relative to.
         total: Number of workers.
         start: Time that the job continues from.
-        fronts: (source, partition number, partition name, position to continue from, whether it has ended) of every
-            front, in the order of their numbers.
+        fronts: (source, partition number, partition name, position to continue from, whether it has ended, the end
+            that its source has found) of every front, in the order of their numbers.
         workers, trackers: Numbers of the parts it hosts.
         locations: (address, location) of every part it may have to reach.
         code: Fingerprint of the flow's source: all nodes run the same.
@@ -389,7 +389,7 @@ class Assignment(NamedTuple):
     flow: tuple[str, str]
     total: int
     start: int
-    fronts: tuple[tuple[str, int, str, object, bool], ...]
+    fronts: tuple[tuple[str, int, str, object, bool, object], ...]
     workers: tuple[int, ...]
     trackers: tuple[int, ...]
     locations: tuple[tuple[str, str], ...]

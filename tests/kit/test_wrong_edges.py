@@ -274,8 +274,51 @@ class Shortsighted(Growing):
         return reader
 
 
+class Ending(Growing):
+    """Ends a run where the list ended when that began."""
+
+    async def find_end(self, partition: str) -> Any:
+        return len(self.values)
+
+    async def open_until(self, partition: str, position: Any, end: Any) -> Reader:
+        reader = await self.open(partition, position)
+        assert isinstance(reader, RightReader)
+        reader.values = reader.values[:end]
+        return reader
+
+
+class EndsAnew(Ending):
+    async def open_until(self, partition: str, position: Any, end: Any) -> Reader:
+        return await self.open(partition, position)
+
+
+class EndsOnceForEver(Ending):
+    async def find_end(self, partition: str) -> Any:
+        return len(VALUES)
+
+
+class EndsAnewAtTheStart(Ending):
+    async def open_until(self, partition: str, position: Any, end: Any) -> Reader:
+        return await super().open_until(partition, position, len(self.values) if position is None else end)
+
+
+class EndsThatCannotBeStored(Ending):
+    async def find_end(self, partition: str) -> Any:
+        return {"at": len(self.values)}
+
+
 @pytest.mark.parametrize(
-    ("kind", "laws"), [(Growing, (None, None)), (Careless, (None, "changed")), (Shortsighted, ("grown", None))]
+    ("kind", "laws"),
+    [
+        (Growing, (None, None)),
+        (Careless, (None, "changed")),
+        (Shortsighted, ("grown", None)),
+        (Ending, (None, None)),
+        (EndsAnew, ("ends", None)),
+        (EndsOnceForEver, ("grown", None)),
+        (EndsAnewAtTheStart, ("ends", None)),
+        (EndsThatCannotBeStored, ("ends", None)),
+    ],
 )
 def test_sources_notice_a_changed_input(kind: type[Growing], laws: tuple[str | None, str | None]) -> None:
     def make() -> Source:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -69,20 +69,29 @@ class JobContext:
         return make_plan(self.graph, self.spec.sources, self.settings, history=self.history, placement=placement)
 
     @property
-    def fronts(self) -> tuple[tuple[str, int, str, object, bool], ...]:
-        """Return the fronts: source, partition number, partition, position, ended.
+    def fronts(self) -> tuple[tuple[str, int, str, object, bool, object], ...]:
+        """Return the fronts: source, partition number, partition, position, ended, end.
 
         The partition is the driver's name for it; the front goes on behind the position, or from the start if that is
-        None.
+        None, up to the end that its source has found, if it has.
         """
         plan = self.plan
-        states = [(None, False)] * len(plan.fronts)
+        states: Sequence[tuple[object, bool, object]] = [(None, False, None)] * len(plan.fronts)
         if self.history is not None:
-            states = [(front.position, front.ended) for front in self.history.fronts]
+            states = [(front.position, front.ended, front.end) for front in self.history.fronts]
         return tuple(
             (front.source, front.partition, partition, *state)
             for front, partition, state in zip(plan.fronts, plan.partitions, states, strict=True)
         )
+
+    async def find_ends(self) -> None:
+        """Find the ends of the fronts, as far as the state does not have them, before an epoch opens its sources.
+
+        Raises:
+            SourceError: An end cannot be found.
+        """
+        if self.history is not None:
+            await self.history.find_ends(self.spec.sources)
 
     # -- from epoch to epoch ---------------------------------------------------------------------------------------
 

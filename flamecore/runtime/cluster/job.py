@@ -269,6 +269,7 @@ class ClusterJob(AnyJob):
             "joined",
             lambda: nodes.late,
         )
+        await context.find_ends()
         assigned = nodes.assign(epoch.name)
         self._status.publish(context.plan)
         await nodes.wait_until(

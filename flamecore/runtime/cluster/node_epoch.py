@@ -74,7 +74,7 @@ class NodeEpoch:
 
     async def open(self) -> None:
         """Open the partitions of the fronts."""
-        states = [(position, ended) for *_, position, ended in self.assignment.fronts]
+        states = [front[3:] for front in self.assignment.fronts]
         await self.node.open_sources(self._spec.sources, self.assignment.workers, states)
 
     async def load(self, resume: Resume | None, grants: Mapping[str, str]) -> None:

@@ -113,6 +113,18 @@ def _not(found: object, wanted: str, *, among: bool = False) -> str:
     return f"returned {what}{' among others' if among else ''}, where {wanted} is asked for"
 
 
+def _no_end(found: object) -> str | None:
+    """Return why an end cannot be kept in the state; None: it can."""
+    left = [found]
+    while left:
+        one = left.pop()
+        if type(one) is tuple:
+            left += one
+        elif one is not None and type(one) not in (int, str):
+            return _not(one, "an int, a str, or a tuple of these", among=one is not found)
+    return None
+
+
 _NOTHING: Final = Rule()
 """The rule of a method whose result is ignored."""
 _NONE: Final = type(None)
@@ -128,6 +140,8 @@ CONTRACTS: Final[Mapping[type, Mapping[str, Rule]]] = {
         "fingerprint": _a(str),
         "reads": _a(bool),
         "open": _made(Reader),
+        "find_end": Rule(_no_end),
+        "open_until": _made(Reader),
     },
     Sink: {
         "guarantee": _GUARANTEE,

@@ -222,7 +222,10 @@ class Job(AnyJob):
         )
         stack.push_async_callback(epoch.aclose)
         workers = range(plan.workers)
-        states = [(front.position, front.ended) for front in history.fronts] if history is not None else ()
+        states: Sequence[tuple[object, bool, object]] = ()
+        if history is not None:
+            await history.find_ends(self._sources)
+            states = [(front.position, front.ended, front.end) for front in history.fronts]
         await epoch.node.open_sources(self._sources, workers, states)
         sinks = {name: self._sinks[name] for name in plan.rears}
         delivered_up_to = await open_sinks(edges, sinks, history, deadlines)

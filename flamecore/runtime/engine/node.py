@@ -174,7 +174,7 @@ class Node:
     # -- assembly ---------------------------------------------------------------------------------------------------
 
     async def open_sources(
-        self, sources: Mapping[str, Source], workers: Sequence[int], states: Sequence[tuple[object, bool]] = ()
+        self, sources: Mapping[str, Source], workers: Sequence[int], states: Sequence[tuple[object, bool, object]] = ()
     ) -> None:
         """Open the partitions whose fronts the given workers host; see `Readers.open`."""
         await self._readers.open(sources, workers, states)

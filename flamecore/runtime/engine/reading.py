@@ -35,14 +35,15 @@ class Readers:
         return self._readers[front]
 
     async def open(
-        self, sources: Mapping[str, Source], workers: Sequence[int], states: Sequence[tuple[object, bool]] = ()
+        self, sources: Mapping[str, Source], workers: Sequence[int], states: Sequence[tuple[object, bool, object]] = ()
     ) -> None:
         """Open the partitions whose fronts the given workers host.
 
         Args:
             sources: Sources by name.
             workers: Numbers of the workers.
-            states: For each front (position, whether it has ended) to continue from; default: from the start.
+            states: For each front (position to continue from, whether it has ended, the end that its source has found);
+                default: from the start.
 
         Raises:
             SourceError: A partition cannot be opened.
@@ -51,7 +52,7 @@ class Readers:
         for number, (front, partition) in enumerate(zip(plan.fronts, plan.partitions, strict=True), 1):
             if plan.host_of(number) not in workers:
                 continue
-            position, ended = states[number - 1] if states else (None, False)
+            position, ended, end = states[number - 1] if states else (None, False, None)
             if ended:
                 # Not opened: an accepted loss counts as an end, too, and its partition may be gone.
                 self._readers[front] = Ended()
@@ -61,7 +62,10 @@ class Readers:
             # By the wall clock a later run would give records that were left unread other times.
             if again and plan.settings.clock != "wall":
                 self._again.add(front)
-            reader = self._readers[front] = await source.open(partition, position if again else None)
+            position = position if again else None
+            reader = self._readers[front] = await (
+                source.open(partition, position) if end is None else source.open_until(partition, position, end)
+            )
             # With a limit of its own for each: one reader that hangs does not keep the others open.
             self._edges.push_async_callback(self._deadlines.close, self._deadlines.source(front), reader.aclose)
 

@@ -78,6 +78,7 @@ class FrontState(NamedTuple):
         gone: Whether its partition, which was read whole, was no longer there when the job last started.
         unread: Whether nothing was read of it since the job began, or went on behind its end.
         begun: Time at which it goes on behind the job's end. Behind `next_time`: no record has been read there.
+        end: Place where its source has decided to end in the run that has not finished; None: none was decided.
     """
 
     source: str
@@ -92,6 +93,7 @@ class FrontState(NamedTuple):
     gone: bool = False
     unread: bool = False
     begun: int = 0
+    end: Any = None
 
     @property
     def place(self) -> tuple[str, int, str]:

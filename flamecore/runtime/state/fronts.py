@@ -86,8 +86,16 @@ def fronts_of(contents: StoreContents, snapshot: Manifest | None) -> tuple[Front
         snapshot: The snapshot to continue from; None: the beginning.
     """
     known: dict[int, FrontState] = {}
-    for record in reversed(contents.epochs):  # the earliest that knows a front says where it began
-        known.update({front.number: front for front in record.fronts})
+    # The earliest that knows a front says where it began, and the earliest that has an end, where the run ends.
+    for record in reversed(contents.epochs):
+        known.update(
+            {
+                front.number: front._replace(end=known[front.number].end)
+                if front.end is None and front.number in known
+                else front
+                for front in record.fronts
+            }
+        )
     if snapshot is not None:
         known.update({front.number: front for front in snapshot.fronts})
         for record in contents.epochs:
@@ -161,7 +169,7 @@ def merge_fronts(
             )
     behind_end = bool(known) and all(front.ended for front in known)
     if behind_end:
-        fronts = [front._replace(ended=front.place not in there, unread=True) for front in fronts]
+        fronts = [front._replace(ended=front.place not in there, unread=True, end=None) for front in fronts]
     current = {(source.name, phases.of_source(source.name)) for source in graph.sources}
     fronts = [
         front._replace(gone=front.place not in there)

@@ -181,6 +181,23 @@ class History:
         self.fronts = fronts
         return self.fronts
 
+    async def find_ends(self, sources: Mapping[str, Source]) -> None:
+        """Find where the run ends in the partitions for which that is not decided; `begin` stores it.
+
+        Call it after `find_fronts`.
+
+        Raises:
+            SourceError: An end cannot be found.
+        """
+        self.fronts = tuple(
+            [
+                front
+                if front.ended or front.end is not None or self._is_past(front)
+                else front._replace(end=await sources[front.source].find_end(front.partition_name))
+                for front in self.fronts
+            ]
+        )
+
     @property
     def past(self) -> frozenset[int]:
         """Return the numbers of the fronts of earlier phases; see `Plan`."""

@@ -92,8 +92,13 @@ def _is_kept(given: Batch, copy: list[Any], batch: Batch | None) -> bool:
     return same and (batch is None or batch.values is not given.values)
 
 
-async def _read_partition(source: Source, partition: str, position: Any, limit: int, most: int) -> list[Record]:
-    reader = await source.open(partition, position)
+async def _read_partition(
+    source: Source, partition: str, position: Any, limit: int, most: int, end: Any = None
+) -> list[Record]:
+    if end is None:
+        reader = await source.open(partition, position)
+    else:
+        reader = await source.open_until(partition, position, end)
     try:
         return await _drain(reader, limit, most)
     finally:
@@ -102,6 +107,17 @@ async def _read_partition(source: Source, partition: str, position: Any, limit: 
 
 def _values(records: Sequence[Record]) -> list[Any]:
     return [record.value for record in records if not isinstance(record.value, Rejected)]
+
+
+async def _end_of(source: Source, partition: str) -> Any:
+    """Return the end that a run would keep, as it comes back from the state."""
+    end = await source.find_end(partition)
+    if end is None:
+        return None
+    if not _is_plain(end):
+        raise EdgeBroken("ends", f"the end {end!r} is no int, str or tuple of these")
+    codec = Codec()
+    return codec.decode(codec.encode(end))
 
 
 def _is_plain(position: Any) -> bool:
@@ -215,21 +231,34 @@ async def check_acknowledged(make: MakeSource, expected: Sequence[Any]) -> None:
 async def check_grown(make: MakeSource, grow: Callable[[], None], more: Sequence[Any]) -> None:
     """Check that a source that has grown goes on after the records read before.
 
+    A source that finds ends keeps to that of a run until this has finished, and the next run reads what has come since.
+
     Args:
         make: Makes the source. Bounded, with one partition.
         grow: Adds records to its input.
         more: The values of these records.
 
     Raises:
-        EdgeBroken: `grown`.
+        EdgeBroken: `grown`, `ends`.
     """
     (partition,) = make().partitions()
-    first = await _read_partition(make(), partition, None, 1, 100_000)
+    end = await _end_of(make(), partition)
+    first = await _read_partition(make(), partition, None, 1, 100_000, end)
     grow()
+    new_end = await _end_of(make(), partition)
     for index in sorted({0, len(first) // 2, len(first) - 1}):
-        rest = await _read_partition(make(), partition, first[index].position, 4096, 100_000)
-        expected = [*_values(first[index + 1 :]), *more]
-        expect_same("grown", f"opened after the record at {first[index].position!r}", _values(rest), expected)
+        position, following = first[index].position, _values(first[index + 1 :])
+        said = f"opened after the record at {position!r}"
+        for until in dict.fromkeys((None, new_end)):
+            rest = await _read_partition(make(), partition, position, 4096, 100_000, until)
+            found = said if until is None else f"{said}, until {until!r}"
+            expect_same("grown", found, _values(rest), [*following, *more])
+        if end is not None:  # as after a crash
+            rest = await _read_partition(make(), partition, position, 4096, 100_000, end)
+            expect_same("ends", f"{said}, until the earlier end {end!r}", _values(rest), following)
+    if end is not None:
+        again = await _read_partition(make(), partition, None, 4096, 100_000, end)
+        expect_same("ends", f"opened at the start, until the earlier end {end!r}", _values(again), _values(first))
 
 
 async def check_changed(make: MakeSource, change: Callable[[], None]) -> None:

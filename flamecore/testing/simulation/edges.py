@@ -34,19 +34,40 @@ class Records:
 
 
 class SimulatedSource(Source):
-    """Records in memory; positions are their indices."""
+    """Records in memory; positions are their indices.
+
+    If it finds ends, a run ends with the last record that is there when it begins.
+    """
 
     name: ClassVar[str] = "simulated"
 
-    def __init__(self, process: Process, name: str, type: Any, held: Records, began: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        process: Process,
+        name: str,
+        type: Any,
+        held: Records,
+        began: Callable[[], None],
+        *,
+        finds_ends: bool = False,
+    ) -> None:
         super().__init__(None, EdgeContext(name, type))
-        self._process, self._held, self._began = process, held, began
+        self._process, self._held, self._began, self._finds_ends = process, held, began, finds_ends
 
     @property
     def capabilities(self) -> SourceCapabilities:
         return SourceCapabilities(replayable=True, bounded=True)
 
+    async def find_end(self, partition: str) -> Any:
+        if not self._finds_ends:
+            return None
+        await self._process.wait()
+        return self._held.there
+
     async def open(self, partition: str, position: Any = None) -> Reader:
+        return await self.open_until(partition, position, None)
+
+    async def open_until(self, partition: str, position: Any, end: Any) -> Reader:
         await self._process.wait()
         start = 0 if position is None else position + 1
         if start < self._held.kept_from:
@@ -57,18 +78,19 @@ class SimulatedSource(Source):
                 position=start,
                 forgotten=True,
             )
-        return _Reader(self._process, self._held, start, self._began)
+        return _Reader(self._process, self._held, start, self._began, end)
 
 
 class _Reader(Reader):
-    def __init__(self, process: Process, held: Records, start: int, began: Callable[[], None]) -> None:
-        self._process, self._held, self._next, self._began = process, held, start, began
+    def __init__(self, process: Process, held: Records, start: int, began: Callable[[], None], end: int | None) -> None:
+        self._process, self._held, self._next, self._began, self._end = process, held, start, began, end
 
     async def read(self, limit: int) -> Batch | None:
         self._began()
         await self._process.wait()
         held, random = self._held, self._process.world.random
-        count = min(limit, held.there - self._next, random.choice((1, 2, 3, 3, 20)))
+        there = held.there if self._end is None else self._end
+        count = min(limit, there - self._next, random.choice((1, 2, 3, 3, 20)))
         if count <= 0:
             return None
         start, self._next = self._next, self._next + count

@@ -70,11 +70,12 @@ class SimulatedJob:
         on_error: OnError,
         clock: ClockName,
         partitioned: bool = False,
+        finds_ends: bool = False,
     ) -> None:
         self.world, self.graph = world, graph
         self.operators = plugin_operators(graph, PluginRegistry())
         self.ackers, self.workers = ackers, workers
-        self.on_error, self.clock = on_error, clock
+        self.on_error, self.clock, self._finds_ends = on_error, clock, finds_ends
         self.records = {source.name: Records(list(inputs.get(source.name, ()))) for source in graph.sources}
         kind = PartitionedContents if partitioned else Contents
         self.contents = {sink.name: kind(partial(self._note, sink.name)) for sink in graph.sinks}
@@ -103,7 +104,9 @@ class SimulatedJob:
             began: Called when a reader is asked for records.
         """
         return {
-            source.name: SimulatedSource(process, source.name, source.type, self.records[source.name], began)
+            source.name: SimulatedSource(
+                process, source.name, source.type, self.records[source.name], began, finds_ends=self._finds_ends
+            )
             for source in self.graph.sources
         }
 

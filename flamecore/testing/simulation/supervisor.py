@@ -104,7 +104,8 @@ class SimulatedSupervisor:
         assert history is not None
         self._make_nodes(epoch, plan)
         nodes = dict(self._nodes)
-        states = [(position, ended) for *_, position, ended in context.fronts]
+        await context.find_ends()
+        states = [front[3:] for front in context.fronts]
         sources = {index: self._job.sources(process, self._began) for index, (process, _) in nodes.items()}
         await self._all(
             epoch,

@@ -1,13 +1,16 @@
 """Source `nats`: the messages of a stream of JetStream, in order.
 
 A position is the number of a message in its stream, with the stream's creation time: a stream that was deleted and made
-again has other messages of the same numbers. In streams that keep messages until they are acknowledged, a message is
+again has other messages of the same numbers. The end of a run is
+the position of its last message. In streams that keep messages until they are acknowledged, a message is
 acknowledged when no snapshot of the job needs it any more.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, ClassVar, Final
 
 from nats import errors
 
@@ -19,6 +22,9 @@ from flamestream_nats.explain import reason
 from flamestream_nats.jetstream.edge_options import SourceOptions, decoder, placed
 from flamestream_nats.jetstream.reader import StreamFacts, StreamReader, missed
 from flamestream_nats.jetstream.stream import NO_STREAM, Refused
+
+_POSITIONS: Final = ([int] * 2, [int] * 3)
+"""Types of the parts of a position."""
 
 
 class NatsSource(Source):
@@ -40,33 +46,55 @@ class NatsSource(Source):
         return SourceCapabilities(replayable=True, bounded=self.options.end == "last")
 
     async def open(self, partition: str, position: Any = None) -> Reader:
-        options = self.options
-        reader = StreamReader(self.context.name, options, self._decode)
-        await connect(reader.connection, options, self._failed)
-        try:
-            await self._begin(reader, position)
-        except (Refused, errors.Error, OSError, TimeoutError) as error:
-            await reader.aclose()
-            raise self._failed(f"{options.shown}: {reason(error)}", needs(options)) from error
-        except BaseException:
-            await reader.aclose()
-            raise
+        return await self.open_until(partition, position, None)
+
+    async def open_until(self, partition: str, position: Any, end: Any) -> Reader:
+        async with self._connected() as (reader, connected):
+            stream = await self._stream(reader)
+            if stream.retention == "interest":
+                what = f"stream {stream.name} keeps messages only for the consumers it has (retention = interest)"
+                raise self._failed(what, "Read a stream that keeps them for all (limits), or for one (workqueue).")
+            after, last = 0, stream.last
+            if end is not None:
+                last, made = end
+                self._check(stream, made, after)
+            if position is not None:
+                # Those of older versions have the end of their run, too.
+                if not isinstance(position, tuple | list) or [type(part) for part in position] not in _POSITIONS:
+                    raise self._failed(f"{position!r} is no position in a stream", "Take it from the reader.")
+                after, made = position[:2]
+                self._check(stream, made, after)
+            await reader.begin(stream, after, last if self.options.end == "last" else None)
+            connected.pop_all()
         return reader
 
-    async def _begin(self, reader: StreamReader, position: Any) -> None:
-        stream = await self._stream(reader)
-        if stream.retention == "interest":
-            what = f"stream {stream.name} keeps messages only for the consumers it has (retention = interest)"
-            raise self._failed(what, "Read a stream that keeps them for all (limits), or for one (workqueue).")
-        after, end = 0, stream.last if self.options.end == "last" else 0
-        if position is not None:
-            if not isinstance(position, tuple | list) or [type(part) for part in position] != [int] * 3:
-                raise self._failed(f"{position!r} is no position in a stream", "Take it from the reader.")
-            after, made, then = position
-            end = then if end and then else end
-            if problem := missed(stream, made, after, self.options.subject):
-                raise self._failed(*problem)
-        await reader.begin(stream, after, end)
+    async def find_end(self, partition: str) -> Any:
+        if self.options.end != "last":
+            return None
+        async with self._connected() as (reader, _):
+            stream = await self._stream(reader)
+            return stream.last, stream.made
+
+    def _check(self, stream: StreamFacts, made: int, after: int) -> None:
+        if problem := missed(stream, made, after, self.options.subject):
+            raise self._failed(*problem)
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator[tuple[StreamReader, AsyncExitStack]]:
+        """Yield a connected reader, and the stack that closes it at the end of the block.
+
+        Raises:
+            SourceError: The server does not answer as it should, in the block, too.
+        """
+        options = self.options
+        reader = StreamReader(self.context.name, options, self._decode)
+        async with AsyncExitStack() as stack:
+            await connect(reader.connection, options, self._failed)
+            stack.push_async_callback(reader.aclose)
+            try:
+                yield reader, stack
+            except (Refused, errors.Error, OSError, TimeoutError) as error:
+                raise self._failed(f"{options.shown}: {reason(error)}", needs(options)) from error
 
     async def _stream(self, reader: StreamReader) -> StreamFacts:
         """Return the configured stream, or the only one that has the subject."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import nats
@@ -43,11 +45,11 @@ use = "nats"
 LINES = [f"some {number % 7} words {number % 100}" for number in range(6_000)]
 
 
-async def fill(url: str) -> None:
+async def fill(url: str, lines: Sequence[str] = LINES) -> None:
     connection = await nats.connect(url)
     jetstream = connection.jetstream(publish_async_max_pending=1000)
     await jetstream.add_stream(name="lines", subjects=["lines"])
-    for line in LINES:
+    for line in lines:
         await jetstream.publish_async("lines", line.encode())
     await jetstream.publish_async_completed()
     await connection.close()
@@ -73,6 +75,52 @@ def expected() -> list[bytes]:
         counts[word] = counts.get(word, 0) + 1
         found.append(f'["{word}",{counts[word]}]'.encode())
     return found
+
+
+DIES = """
+import os
+import signal
+from pathlib import Path
+
+import flamecore as fc
+
+
+def die_once(line: str) -> str:
+    if line == "70" and not Path("dead").exists():
+        Path("dead").touch()
+        os.killpg(0, signal.SIGKILL)
+    return line
+
+
+flow = fc.Flow("word-count")
+flow.source("lines", str).map(die_once).key_by(str).count().sink("counts")
+"""
+
+
+@pytest.mark.parametrize(("workers", "interval_s"), [(1, 0.001), (1, 60), (2, 60)])
+def test_an_end_is_kept_after_a_crash_and_taken_anew_after_a_run(
+    workers: int, interval_s: float, tmp_path: Path
+) -> None:
+    """With and without a snapshot before the crash."""
+    with NatsServer(jetstream=True) as server:
+        (tmp_path / "word_count.py").write_text(DIES)
+        job = JOB.replace("interval_s = 0.02", f"interval_s = {interval_s}").replace(
+            "[state]", f"workers = {workers}\n[state]"
+        )
+        (tmp_path / "job.toml").write_text(job.format(url=server.url))
+        command = [sys.executable, "-m", "flamecore", "run", "job.toml", "--quiet"]
+
+        def run() -> int:
+            return subprocess.run(command, cwd=tmp_path, check=False, start_new_session=True).returncode
+
+        asyncio.run(fill(server.url, [f"{number}" for number in range(100)]))
+        assert run() == -signal.SIGKILL
+        asyncio.run(fill(server.url, ["more"] * 5))
+        found = []
+        for _ in range(3):
+            assert run() == 0
+            found.append(len(asyncio.run(outputs(server.url))))
+        assert found == [100, 105, 105]
 
 
 @pytest.mark.parametrize("killed", ["job", "job and server"])

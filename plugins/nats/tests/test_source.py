@@ -118,25 +118,14 @@ def test_a_stream_that_has_grown_goes_on_and_one_made_anew_is_refused(storing: N
         await fill(storing.url, stream, [("x", b"%d" % number) for number in range(7)])
 
     def make() -> Source:
-        return Live(
-            NatsSource.Options(servers=(storing.url,), stream=stream, end="last", consumer=consumer),
-            EdgeContext("in", int),
-        )
-
-    class Live(NatsSource):
-        """A source that ends where the stream ends, also if it is opened at a position."""
-
-        async def open(self, partition: str, position: Any = None) -> Reader:
-            return await super().open(partition, position and (*position[:2], 0))
+        return source(storing.url, stream, end="last", consumer=consumer)
 
     more = [("x", b"4"), ("x", b"5")]
     asyncio.run(check_grown(make, lambda: aside(fill(storing.url, stream, more)), [4, 5]))
     asyncio.run(check_changed(make, lambda: aside(anew())))
 
 
-def test_a_resumed_bounded_source_ends_where_it_would_have_ended(storing: NatsServer) -> None:
-    """Messages that come while a run is down do not make it longer."""
-
+def test_an_open_reader_ends_with_the_last_message_of_then(storing: NatsServer) -> None:
     async def run() -> None:
         await fill(storing.url, "ends", [("x", b"%d" % number) for number in range(10)])
         reader = await source(storing.url, "ends", end="last").open("")
@@ -145,9 +134,29 @@ def test_a_resumed_bounded_source_ends_where_it_would_have_ended(storing: NatsSe
         assert (await take(reader, 100))[0] == [*range(4, 10)]
         await reader.aclose()
         assert values == [*range(4)]
-        assert (await read(source(storing.url, "ends", end="last"), 100, positions[-1]))[0] == [*range(4, 10)]
-        assert (await read(source(storing.url, "ends", end="last"), 100))[0] == [*range(20)]
+        # Positions of older versions had the end of their run, too, which its successors do not keep to.
+        for position in (positions[-1], (*positions[-1], 10)):
+            assert (await read(source(storing.url, "ends", end="last"), 100, position))[0] == [*range(4, 20)]
         assert (await read(source(storing.url, "ends"), 16, positions[-1]))[0] == [*range(4, 20)]
+
+    asyncio.run(run())
+
+
+def test_an_end_holds_in_its_own_stream_and_while_the_options_want_one(storing: NatsServer) -> None:
+    async def run() -> None:
+        await fill(storing.url, "kept", [("x", b"%d" % number) for number in range(3)])
+        bounded = source(storing.url, "kept", end="last")
+        end = await bounded.find_end("")
+        assert await source(storing.url, "kept").find_end("") is None
+        await fill(storing.url, "kept", [("x", b"3")])
+        live = await source(storing.url, "kept").open_until("", None, end)
+        assert (await take(live, 4))[0] == [0, 1, 2, 3]  # it no longer ends
+        await live.aclose()
+        async with jetstream(storing.url) as stored:
+            await stored.delete_stream("kept")
+        await fill(storing.url, "kept", [("x", b"7")])
+        with pytest.raises(SourceError, match="made anew"):
+            await bounded.open_until("", None, end)
 
     asyncio.run(run())
 
@@ -341,7 +350,7 @@ def test_a_missing_stream_or_subject_is_an_error(storing: NatsServer) -> None:
         with pytest.raises(SourceError, match="retention = interest"):
             await source(storing.url, "interest").open("")
         await fill(storing.url, "there", [])
-        for position in (1, "x", (1, 2), (1, 2, "x"), (True, 1, 1)):
+        for position in (1, "x", (1,), (1, 2, "x"), (True, 1), (1, 2, 3, 4)):
             with pytest.raises(SourceError, match="is no position in a stream"):
                 await source(storing.url, "there").open("", position)
         with pytest.raises(SourceError, match="nothing listens at"):

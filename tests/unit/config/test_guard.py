@@ -151,6 +151,30 @@ def test_a_source_that_opens_nothing_is_named() -> None:
     assert "returned None, where Reader" in str(wrong("source", type("Odd", (source_of(fails),), {"open": nothing})))
 
 
+@pytest.mark.parametrize(
+    ("method", "function", "words"),
+    [
+        ("find_end", 1.5, "returned 1.5, a float, where an int, a str, or a tuple of these is asked for (find_end)"),
+        ("find_end", (1, ["x"]), "returned ['x'], a list among others, where an int, a str"),
+        ("open_until", None, "returned None, where Reader"),
+        ("open_until", KeyError("x"), "raised KeyError in open_until"),
+        ("", None, "raised NotImplementedError in open_until"),
+    ],
+)
+def test_the_ends_that_a_source_finds_are_checked(method: str, function: Any, words: str) -> None:
+    async def answers(*_: Any) -> Any:
+        if isinstance(function, Exception):
+            raise function
+        return function
+
+    async def finds(*_: Any) -> Any:
+        return 7
+
+    methods = {"find_end": finds, **({method: answers} if method else {})}
+    odd = type("Odd", (source_of(lambda _: None),), methods)
+    assert words in str(wrong("source", odd, **{"state.use": "memory"}))
+
+
 class Plain(Sink):
     name = "odd"
 

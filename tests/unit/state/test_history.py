@@ -69,6 +69,15 @@ def store(blobs: dict[str, bytes]) -> Memory:
     return Memory(None, StoreContext("job"), blobs)
 
 
+class Ending(Partitions):
+    """A source whose runs end where `ends` says when they begin."""
+
+    ends: ClassVar[dict[str, Any]] = {}
+
+    async def find_end(self, partition: str) -> Any:
+        return self.ends.get(partition)
+
+
 class Run:
     """A run of a job, as far as its state is concerned. Its one worker hosts all its fronts."""
 
@@ -608,6 +617,42 @@ def test_a_new_partition_keeps_its_beginning_over_epochs_of_one_process() -> Non
     asyncio.run(run.history.scan())
     run.begin(60)
     assert run.history.fronts[1].next_time == 40
+
+
+def ends_of(blobs: dict[str, bytes], ends: dict[str, Any], commit: tuple[Any, ...] = (), *names: str) -> list[Any]:
+    """Run an epoch, with a snapshot if `commit` has fronts; return the ends by which it reads."""
+    Ending.ends = ends
+    run = Run(blobs, *(names or ("a", "b")))
+    run.sources = {"lines": Ending(*(names or ("a", "b")))}
+    run.scan().do(run.history.find_ends(run.sources))
+    run.begin()
+    if commit:
+        run.commit(*commit)
+    return [front.end for front in run.history.fronts]
+
+
+def test_an_end_is_that_of_a_run_until_it_has_finished() -> None:
+    blobs: dict[str, bytes] = {}
+    assert ends_of(blobs, {"a": 3, "b": 4}) == [3, 4]
+    assert ends_of(blobs, {"a": 5, "b": 6}) == [3, 4], "it had not read anything"
+    done = (5, (1, "end", 5, True), (2, "five", 5, False))
+    assert ends_of(blobs, {"a": 7, "b": 8}, done) == [3, 4]
+    assert ends_of(blobs, {"a": 7, "b": 8, "c": 9}, (), "a", "b", "c") == [3, 4, 9], "it begins another partition"
+    done = (9, (1, "end", 5, True), (2, "end", 9, True), (3, None, 9, True))
+    assert ends_of(blobs, {"a": 7, "b": 8}, done, "a", "b", "c") == [3, 4, 9]
+    assert ends_of(blobs, {"a": 10, "b": 11, "c": 12}, (), "a", "b", "c") == [10, 11, 12], "that run has finished"
+    assert ends_of(blobs, {"a": 13, "b": 14, "c": 15}, (), "a", "b", "c") == [10, 11, 12], "and the next one has not"
+
+
+def test_an_end_that_was_found_by_no_epoch_is_found_again() -> None:
+    blobs: dict[str, bytes] = {}
+    assert ends_of(blobs, {}) == [None, None]
+    assert ends_of(blobs, {"a": 3}) == [3, None], "its options have changed"
+    Ending.ends = {"a": 4, "b": 5}
+    run = Run(blobs, "a", "b")
+    run.sources = {"lines": Ending("a", "b")}
+    run.scan().do(run.history.find_ends(run.sources))  # and it ends before it has begun
+    assert ends_of(blobs, {"a": 6, "b": 7}) == [3, 7]
 
 
 def test_partitions_keep_their_numbers_whatever_their_order() -> None:

@@ -43,7 +43,8 @@ class SourceOptions(EdgeOptions, frozen=True, forbid_unknown_fields=True, kw_onl
     Attributes:
         stream: Name of the stream; by default the one that has the subject.
         subject: Only messages of this subject, which may have wildcards; all of the stream by default.
-        end: `last`: end with the message that is the last one when reading begins. By default it never ends.
+        end: `last`: end with the message that is the last one when the run begins, which a crash does not change. By
+            default it never ends.
         consumer: Name of the consumer by which messages are acknowledged; for streams that keep them until then.
     """
 

@@ -25,8 +25,8 @@ from flamestream_nats.explain import reason
 from flamestream_nats.jetstream.edge_options import SourceOptions
 from flamestream_nats.jetstream.stream import Refused, Requests
 
-Position = tuple[int, int, int]
-"""(number of the message, when its stream was made, in microseconds, number of the last to be read or 0)."""
+Position = tuple[int, int]
+"""(number of the message, when its stream was made, in microseconds)."""
 
 _AT_ONCE: Final = 512
 _BYTES: Final = 8 * 2**20
@@ -83,7 +83,7 @@ class StreamReader(Reader):
         self._asked = 0  # messages still to come of the last request
         self._seen = 0  # number of the last message that arrived
         self._acknowledged = 0
-        self._end = 0  # number of the last message to be read; 0: no limit
+        self._end: int | None = None  # number of the last message to be read; None: no limit
         self._complete = False
         self._arrived: deque[tuple[int, bytes]] = deque()
         self._ready = asyncio.Event()
@@ -93,19 +93,19 @@ class StreamReader(Reader):
         self._keeper: asyncio.Task[None] | None = None
         self._error: SourceError | None = None
 
-    async def begin(self, stream: StreamFacts, after: int, end: int) -> None:
+    async def begin(self, stream: StreamFacts, after: int, end: int | None) -> None:
         """Begin to read, once the connection is open.
 
         Args:
             stream: Facts of the stream.
             after: Number of the message to read on after.
-            end: Number of the last message to be read; 0: no end.
+            end: Number of the last message to be read; None: no end.
 
         Raises:
             Refused, nats.errors.Error: The server does not allow it.
         """
         self._stream, self._seen, self._acknowledged, self._end = stream, after, after, end
-        self._complete = self._options.end == "last" and end <= after
+        self._complete = end is not None and end <= after
         if not self._complete:
             await self._consume()
             self._keeper = asyncio.create_task(self._keep(), name=f"source {self._source}")
@@ -124,7 +124,7 @@ class StreamReader(Reader):
             await self._ready.wait()
         found = [self._arrived.popleft() for _ in range(min(limit, len(self._arrived)))]
         self._pull()
-        made, end, decode = self._stream.made, self._end, self._decode
+        made, decode = self._stream.made, self._decode
         values: list[Any] = []
         positions: list[Position] = []
         bad: list[Rejected] = []
@@ -132,9 +132,9 @@ class StreamReader(Reader):
             try:
                 values.append(decode(data))
             except (ValueError, RecursionError) as error:
-                bad.append(Rejected((number, made, end), str(error), _readable(data)))
+                bad.append(Rejected((number, made), str(error), _readable(data)))
             else:
-                positions.append((number, made, end))
+                positions.append((number, made))
         return Batch(values, positions, bad, fresh=True)
 
     async def acknowledge(self, position: Any) -> None:
@@ -184,7 +184,7 @@ class StreamReader(Reader):
         config = {key: value for key, value in config.items() if value is not None}
         info = await self.requests.ask(what, {"stream_name": stream.name, "config": config})
         self._consumer, self._expected, self._asked = info["name"], 1, 0
-        if self._end and not info["num_pending"]:
+        if self._end is not None and not info["num_pending"]:
             self._finish()
         self._pull()
 
@@ -256,10 +256,10 @@ class StreamReader(Reader):
             self._replies.append((number, heard.reply))
         if number > self._seen:
             self._seen = number
-            if not self._end or number <= self._end:
+            if self._end is None or number <= self._end:
                 self._arrived.append((number, heard.data))
                 self._ready.set()
-        if self._end and (number >= self._end or not pending):
+        if self._end is not None and (number >= self._end or not pending):
             self._finish()
         else:
             self._pull()

@@ -43,6 +43,18 @@ class Batch(NamedTuple):
     fresh: bool = False
 
 
+class Unfinished(NamedTuple):
+    """The beginning of a record at the end of a partition, which was not read, as the rest of it may come yet.
+
+    Attributes:
+        place: The place in words, such as a file.
+        reason: How much it is, where it begins, why it was not read, and how to have it read as it is.
+    """
+
+    place: str
+    reason: str
+
+
 @dataclass(frozen=True, slots=True)
 class SourceCapabilities:
     """The promises of a source.
@@ -74,6 +86,7 @@ class EdgeContext:
         continued: Sinks: None in a job that keeps no state, otherwise whether that job has delivered before; see
             `flamecore.abc.sink.goes_on`.
         job: Name of the job; empty where it is used alone.
+        keeps_state: Sources: whether the job keeps state, so that a later run reads on where this one has ended.
     """
 
     name: str
@@ -82,6 +95,7 @@ class EdgeContext:
     fingerprint: str = ""
     continued: bool | None = None
     job: str = ""
+    keeps_state: bool = False
 
 
 # Pulled, not pushed: the engine asks for as many records as it has credit for, so no driver needs a
@@ -139,6 +153,13 @@ class Reader(ABC):
 
         Returns:
             The whole record, from which `Source.decode_original` makes the payload again; None if it is not available.
+        """
+        return None
+
+    def unfinished(self) -> Unfinished | None:
+        """Return the beginning of a record that was left at the end of the partition to a later run.
+
+        Called when `read` has returned None; the job says it at its end. It must not wait.
         """
         return None
 

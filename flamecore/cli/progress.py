@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 REDRAW_S: Final = 0.25
 """Seconds between two drawings of the live table."""
 
+_MOST_UNFINISHED: Final = 3
+"""Most partitions whose unfinished records the last line names."""
+
 
 class Progress(ABC):
     """A display of the progress of a job.
@@ -51,7 +54,7 @@ class Progress(ABC):
 
 
 class Silence(Progress):
-    """A display of nothing but, at the end, the number of missing records.
+    """A display of nothing but, at the end, what was left out, or to a later run.
 
     Args:
         job: Name of the job.
@@ -64,14 +67,19 @@ class Silence(Progress):
         """Show nothing."""
 
     def end(self, event: str, stats: JobStats, **more: object) -> None:
-        """Print how many records were left out, unless an error says so."""
+        """Print what was left out or unfinished, unless the job has failed."""
         # Also with --quiet: a job that has left out records must not end silently.
-        if stats.left_out and event != events.JOB_FAILED:
+        parts = []
+        if stats.left_out:
             kept = f", {stats.dead_letters:,} dead letters" if stats.dead_letters else ""
-            sys.stderr.write(
-                f"{self._job}: {stats.left_out:,} of {stats.records:,} records left out "
-                f"({stats.rejected:,} rejected, {stats.failed:,} failed){kept}\n"
+            parts.append(
+                f"{stats.left_out:,} of {stats.records:,} records left out "
+                f"({stats.rejected:,} rejected, {stats.failed:,} failed){kept}"
             )
+        if unfinished := _unfinished(stats):
+            parts.append(unfinished)
+        if parts and event != events.JOB_FAILED:
+            sys.stderr.write(f"{self._job}: {'; '.join(parts)}\n")
 
 
 class Lines(Progress):
@@ -177,7 +185,15 @@ def summary(stats: JobStats) -> str:
     if stats.calls:
         parts.append(", ".join(filter(None, (f"{stats.total_calls:,} calls", _in_vain(stats)))))
     parts += [f"{count:,} {name}" for name, count in _counted(stats)]
-    return ", ".join(parts)
+    return "; ".join(filter(None, (", ".join(parts), _unfinished(stats))))
+
+
+def _unfinished(stats: JobStats) -> str:
+    """Return what was left to a later run, of a few partitions; empty if nothing was."""
+    parts = [text for _, text in sorted(stats.unfinished.items())]
+    if len(parts) > _MOST_UNFINISHED:
+        parts[_MOST_UNFINISHED:] = [f"and so in {len(parts) - _MOST_UNFINISHED:,} more"]
+    return "; ".join(parts)
 
 
 def _counted(stats: JobStats) -> Iterator[tuple[str, int]]:

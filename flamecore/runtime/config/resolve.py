@@ -241,7 +241,8 @@ class SpecBuilder:
                 hint=f"{ways} Installed: {', '.join(self._plugins.names('source'))}.",
                 path=f"source.{name}.use",
             )
-        path, context = f"source.{name}", EdgeContext(name, vertex.type, given, job=self._name)
+        keeps_state = self._config.state.use is not None
+        path, context = f"source.{name}", EdgeContext(name, vertex.type, given, job=self._name, keeps_state=keeps_state)
         driver: type[Source] = self._plugins.guarded("source", edge.use, path)
         return self._edge(driver, edge.use, path, edge, context)
 

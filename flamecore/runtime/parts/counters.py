@@ -54,7 +54,7 @@ def _least(tables: Iterable[Mapping[K, int]]) -> dict[K, int]:
     return least
 
 
-def _any(tables: Iterable[Mapping[str, str]]) -> dict[str, str]:
+def _any(tables: Iterable[Mapping[K, str]]) -> dict[K, str]:
     return {key: text for table in tables for key, text in table.items()}
 
 
@@ -202,6 +202,14 @@ class Counters:
         ),
     )
     dead_letters: int = field(default=0, metadata=_counter("dead letters delivered; they are no outputs", shown=True))
+    unfinished: dict[int, str] = field(
+        default_factory=dict,
+        metadata=_counter(
+            "the beginning of a record at the end of that front's partition, left to a later run: where, how much, why",
+            "FRONT",
+            merge=_any,
+        ),
+    )
     messages: dict[str, int] = field(
         default_factory=dict, metadata=_counter("messages between the parts of the job", "KIND")
     )
@@ -343,7 +351,8 @@ def summed(nodes: Iterable[NodeStats], elapsed_s: float) -> JobStats:
     latency.merge(whole.latency)
     p50, p99 = latency.percentile(0.50), latency.percentile(0.99)
     return JobStats(
-        **{each.name: getattr(whole, each.name) for each in fields(Counters)},
+        **{each.name: getattr(whole, each.name) for each in fields(Counters) if each.name != "unfinished"},
+        unfinished={front: text for front, text in whole.unfinished.items() if text},
         min_time=min(whole.min_times.values(), default=0),
         latency_p50_ms=None if p50 is None else p50 * 1000,
         latency_p99_ms=None if p99 is None else p99 * 1000,

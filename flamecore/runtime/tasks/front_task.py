@@ -82,7 +82,7 @@ class Reading:
         again: Whether a later run may give the unread records the same times: then outputs behind them are left to it.
     """
 
-    __slots__ = ("again", "deadline", "exhausted", "front", "limit", "policy", "read", "read_s", "reader")
+    __slots__ = ("again", "deadline", "exhausted", "front", "limit", "policy", "read", "read_s", "reader", "unfinished")
 
     def __init__(
         self,
@@ -102,6 +102,9 @@ class Reading:
         """Seconds of reading. If a read may wait, they are not known: others work meanwhile."""
         self.read = 0
         """Number of records read."""
+        self.unfinished: str | None = None
+        """What is left of a record at its end, in words. Empty: nothing, whatever an earlier epoch has left there.
+        None: its end was not read."""
 
     def adapt(self, took_s: float, records: int) -> None:
         """Fit the limit to the last step, so that a costly flow does not delay others."""
@@ -165,6 +168,7 @@ class FrontTask:
             held_back=self.held_back,
             read={reading.front.number: reading.read for reading in self._readings},
             read_s={reading.front.number: reading.read_s for reading in self._readings},
+            unfinished={each.front.number: each.unfinished for each in self._readings if each.unfinished is not None},
         )
 
     def wake(self) -> None:
@@ -364,6 +368,9 @@ class FrontTask:
         # Given up: what it returns is not admitted, and must not count as the end of the partition.
         if batch is None:
             reading.exhausted = not self._given_up
+            if reading.exhausted:
+                left_over = reading.reader.unfinished()
+                reading.unfinished = "" if left_over is None else f"{left_over.place}: {left_over.reason}"
             return 0
         if not self._given_up:
             start = self._time()

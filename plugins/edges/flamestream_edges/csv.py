@@ -99,7 +99,15 @@ class CsvSource(FileSource):
 
     def _reader(self, partition: str, offset: int, line: int) -> CsvReader:
         try:
-            lines = CsvLines(self.context.name, partition, self._encoding, self.options.max_line_bytes, offset, line)
+            lines = CsvLines(
+                self.context.name,
+                partition,
+                self._encoding,
+                self.options.max_line_bytes,
+                offset,
+                line,
+                holds=self.options.holds(self.context),
+            )
         except OSError as error:
             raise unreadable(self.context.name, partition, error) from error
         return CsvReader(self.context.name, partition, lines, self.options.delimiter)

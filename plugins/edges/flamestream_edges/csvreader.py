@@ -1,7 +1,7 @@
 """Reader of CSV (RFC 4180), a record at a time, with its bytes and lines.
 
-A record spans several lines if a field in it is quoted. Input that is not CSV costs all lines of its record: nothing is
-returned that may be the inside of a quoted field.
+A record spans several lines if a field in it is quoted; it ends with a line end that is in no quoted field. Input that
+is not CSV costs all lines of its record: nothing is returned that may be the inside of a quoted field.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import csv
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, overload
 
-from flamecore.abc.source import Batch, Reader, Rejected
-from flamestream_edges.linereader import FileChunks, read_error, readable, reason, rejected
+from flamecore.abc.source import Batch, Reader, Rejected, Unfinished
+from flamestream_edges.linereader import FileChunks, held_back, read_error, readable, reason, rejected
 from flamestream_edges.splitting import Block, Splitter, TooLong
 
 Convert = Callable[[list[str]], Any]
@@ -23,9 +23,22 @@ class _TooLongError(ValueError):
 
 
 class CsvLines(Iterator[str]):
-    """Lines of a file for `csv.reader`, recorded for the record that is being read."""
+    """Lines of a file for `csv.reader`, recorded for the record that is being read.
 
-    def __init__(self, source: str, name: str, encoding: str, max_line_bytes: int, offset: int, line: int) -> None:
+    Args:
+        source, name, encoding, max_line_bytes, offset, line: As for `CsvReader` and its file.
+        holds: Whether a last record without its end is held back.
+
+    Attributes:
+        holds: As the argument.
+        ended: Whether there are no more lines.
+    """
+
+    def __init__(
+        self, source: str, name: str, encoding: str, max_line_bytes: int, offset: int, line: int, *, holds: bool
+    ) -> None:
+        self.holds = holds
+        self.ended = False
         self._file = FileChunks(source, name, offset)
         self._encoding = encoding
         self._splitter = Splitter(max_line_bytes, offset, line, keep_returns=True, seals=self._file.seals)
@@ -40,6 +53,13 @@ class CsvLines(Iterator[str]):
         self.raw: list[bytes] = []
         self.length = 0
         self.problem = ""
+        self.start = self.offset
+
+    @property
+    def rest(self) -> tuple[int, int]:
+        """Return the offset of the record that has no end, and its length up to the end of the file."""
+        rest = self._splitter.rest
+        return self.start, rest.offset + rest.length - self.start
 
     def _take(self, block: Block) -> None:
         self.block, self._at = block, 0
@@ -47,7 +67,9 @@ class CsvLines(Iterator[str]):
     def _read(self) -> Iterator[TooLong | Block]:
         while chunk := self._file.read_now(self._splitter.chunk_bytes):
             yield from filter(None, self._splitter.push(chunk))
-        yield from filter(None, self._splitter.finish())
+        self.ended = True
+        if not self.holds:
+            yield from filter(None, self._splitter.finish())
 
     def __next__(self) -> str:
         while self._at == len(self.block.lines):
@@ -151,7 +173,10 @@ class CsvReader(Reader):
                 elif row:
                     return row
         except csv.Error as error:
-            raise ValueError(f"not CSV: {error}") from error
+            # A quoted field is open at the end of the file: with the lines that are still to come it may be CSV.
+            if not (lines.ended and lines.holds):
+                raise ValueError(f"not CSV: {error}") from error
+            self._ended = True
         except OSError as error:
             raise read_error(self._source, self._name, error) from error
         return None
@@ -186,6 +211,12 @@ class CsvReader(Reader):
         offset, first, last, _ = position
         row = self._lines.lines_before(offset, last - first + 1)
         return row if row is None or self.header is None else b"\n".join((self.header, row))
+
+    def unfinished(self) -> Unfinished | None:
+        offset, length = self._lines.rest
+        if not (self._ended and self._lines.holds and length):
+            return None
+        return held_back(self._source, self._name, offset, length, "end of a record")
 
     def close(self) -> None:
         """Close the file."""

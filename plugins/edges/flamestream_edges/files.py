@@ -6,7 +6,7 @@ import codecs
 import glob
 import os
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 import msgspec
 import xxhash
@@ -49,10 +49,17 @@ class LineOptions(PathOptions, frozen=True, forbid_unknown_fields=True, kw_only=
     Attributes:
         encoding: Any encoding that ends a line with the one byte 0A. A UTF-8 byte order mark is dropped.
         max_line_bytes: A longer line is malformed; it is never held in memory.
+        partial: Treatment of a last line without line end: `hold` it back until it has one, or make it a `record`.
+            `auto`: it is held back in a job that keeps state, whose next run reads it, and a record in any other.
     """
 
     encoding: str = "utf-8"
     max_line_bytes: Annotated[int, msgspec.Meta(ge=1)] = 16 * 1024 * 1024
+    partial: Literal["auto", "hold", "record"] = "auto"
+
+    def holds(self, context: EdgeContext) -> bool:
+        """Return whether a last line without line end is held back."""
+        return context.keeps_state if self.partial == "auto" else self.partial == "hold"
 
 
 class FileSource(Source):
@@ -93,6 +100,8 @@ class FileSource(Source):
         # time over many files.
         digest = xxhash.xxh3_128()
         options = {name: value for name, value in msgspec.structs.asdict(self.options).items() if name != "path"}
+        if options.get("partial") == "auto":  # as before there was the option: outputs of older versions are resumed
+            del options["partial"]
         digest.update(msgspec.json.encode([self.name, options]))
         for name in self.partitions():
             try:

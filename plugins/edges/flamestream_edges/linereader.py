@@ -8,7 +8,7 @@ import os
 from abc import ABC, abstractmethod
 from typing import Any, Final
 
-from flamecore.abc.source import Batch, Reader, Rejected
+from flamecore.abc.source import Batch, Reader, Rejected, Unfinished
 from flamecore.errors import SourceError
 from flamecore.toolkit.records.parse import Decode
 from flamestream_edges.seal import Seals, check_seal, read_at
@@ -147,10 +147,18 @@ class LineReader(Reader):
         splitter: A splitter made for the offset and the line at which `chunks` starts.
         decode: Function that makes a record of a line.
         skip_blank: Whether a line of white space is no record at all.
+        holds: Whether a last line without line end is held back.
     """
 
     def __init__(
-        self, source: str, chunks: Chunks, splitter: Splitter, decode: Decode, *, skip_blank: bool = False
+        self,
+        source: str,
+        chunks: Chunks,
+        splitter: Splitter,
+        decode: Decode,
+        *,
+        skip_blank: bool = False,
+        holds: bool = False,
     ) -> None:
         self.waits = chunks.waits
         self._source = source
@@ -158,6 +166,7 @@ class LineReader(Reader):
         self._splitter = splitter
         self._decode = decode
         self._skip_blank = skip_blank
+        self._holds = holds
         self._block: Block | None = None
         self._at = 0
         self._rejected: list[Rejected] = []
@@ -182,9 +191,11 @@ class LineReader(Reader):
             chunk = await self._chunks.read(self._splitter.chunk_bytes)
         except OSError as error:
             raise read_error(self._source, self._chunks.name, error) from error
-        too_long, self._block = self._splitter.push(chunk) if chunk else self._splitter.finish()
         self._at = 0
         self._ended = not chunk
+        if self._ended and self._holds:
+            return
+        too_long, self._block = self._splitter.push(chunk) if chunk else self._splitter.finish()
         if too_long is not None:
             self._rejected.append(rejected(too_long, self._splitter.max_line_bytes))
         elif self._block is None and chunk:
@@ -225,8 +236,20 @@ class LineReader(Reader):
     def original(self, position: LinePosition) -> bytes | None:
         return self._chunks.lines_before(position[0], 1)
 
+    def unfinished(self) -> Unfinished | None:
+        rest = self._splitter.rest
+        if not (self._ended and self._holds and rest.length) or (self._skip_blank and rest.is_blank):
+            return None
+        return held_back(self._source, self._chunks.name, rest.offset, rest.length)
+
     async def aclose(self) -> None:
         self._chunks.close()
+
+
+def held_back(source: str, name: str, offset: int, length: int, lacking: str = "line end") -> Unfinished:
+    """Return the record at the end of a file that is held back, as it has no end yet."""
+    held = f"{length:,} byte{'s' * (length > 1)} from offset {offset} held back: no {lacking} yet"
+    return Unfinished(name, f'{held} (source.{source}.partial = "record" reads them as they are)')
 
 
 def rejected(found: TooLong, max_line_bytes: int) -> Rejected:
@@ -290,7 +313,8 @@ def resume_offset(source: str, name: str, position: Any, size: int = 2) -> tuple
     else:
         raise SourceError(
             f"source {source!r}: the last line of {name} was read up to {offset}, without a line end, and now goes on",
-            hint="It was read as a whole, as the last of the file. Write lines with their ends, all at once.",
+            hint="It was read as a whole, as the last of the file. Start afresh, without the job's state and output; "
+            f'source.{source}.partial = "hold", the default of jobs that keep state, holds such lines back.',
             source=source,
             position=f"{name} line {position[1]}",
         )

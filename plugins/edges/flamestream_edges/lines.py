@@ -29,7 +29,8 @@ class LineSource(FileSource):
         except OSError as error:
             raise unreadable(self.context.name, partition, error) from error
         splitter = Splitter(self.options.max_line_bytes, offset, line, seals=chunks.seals)
-        return LineReader(self.context.name, chunks, splitter, self.decode, skip_blank=self.skip_blank)
+        holds = self.options.holds(self.context)
+        return LineReader(self.context.name, chunks, splitter, self.decode, skip_blank=self.skip_blank, holds=holds)
 
     def decode_original(self, original: bytes) -> Any:
         return self.decode(original)

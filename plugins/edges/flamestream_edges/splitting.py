@@ -94,6 +94,20 @@ class TooLong(NamedTuple):
     nothing: Block
 
 
+class Rest(NamedTuple):
+    """The bytes behind the last line end.
+
+    Attributes:
+        offset: Offset of the first of them.
+        length: Their number.
+        is_blank: Whether there is only white space among them.
+    """
+
+    offset: int
+    length: int
+    is_blank: bool
+
+
 class Positions(Sequence[LinePosition]):
     """Positions of a run of lines in a block, made one by one on access."""
 
@@ -186,6 +200,11 @@ class Splitter:
         if rest:
             self._hold(rest)
         return too_long, block
+
+    @property
+    def rest(self) -> Rest:
+        """Return what there is of the line whose end has not come yet."""
+        return Rest(self._offset, self._length, not b"".join(self._parts).strip())
 
     def finish(self) -> tuple[TooLong | None, Block | None]:
         """End the stream; return its last line if that had no end."""

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 import flamecore as fc
 from flamecore import events
-from flamecore.cli.progress import Lines, shown, summary
+from flamecore.cli.progress import Lines, Silence, shown, summary
 from flamecore.runtime.parts.counters import JobStats
 from flamecore.runtime.tasks.stats import wasteful
 
@@ -82,3 +82,15 @@ def test_every_call_is_counted_and_without_advance_there_is_one_an_item(workers:
         assert stats.calls == {"total": words_in, "pairs": words_in}
         assert stats.calls_in_vain == {}
         assert called == words_in
+
+
+def test_the_last_line_names_a_few_unfinished_records(capsys: pytest.CaptureFixture[str]) -> None:
+    stats = JobStats(items_in=3, unfinished={front: f"{front}.log: 2 bytes" for front in range(12, 0, -1)})
+    said = "1.log: 2 bytes; 2.log: 2 bytes; 3.log: 2 bytes; and so in 9 more"
+    assert summary(stats).endswith(f" s; {said}")
+    Silence("words").end(events.JOB_ENDED, stats)
+    Silence("words").end(events.JOB_FAILED, stats)
+    Silence("words").end(events.JOB_ENDED, JobStats(items_in=3, rejected=1, unfinished={1: "1.log: 2 bytes"}))
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == f"words: {said}"
+    assert second == "words: 1 of 4 records left out (1 rejected, 0 failed); 1.log: 2 bytes"

@@ -26,6 +26,8 @@ def value(name: str, count: int) -> Any:
         return {"a": f"front {count}"}
     if name == "hot_keys":
         return {count: f"key {count}"}
+    if name == "unfinished":
+        return {7: f"half {count}"}
     return {count: count} if name in BY_NUMBER else {"a": count} if meanings(NodeStats)[name].key else count
 
 
@@ -37,6 +39,8 @@ def test_every_counter_of_a_part_is_one_of_its_node_and_survives_the_wire(name: 
         assert whole == {3: "record 3"}
     elif name == "hot_keys":
         assert whole == {3: "key 3", 4: "key 4"}
+    elif name == "unfinished":
+        assert whole == {7: "half 4"}, "the last one that was said"
     elif name in BY_NUMBER:
         assert whole == {3: 3, 4: 4}
     elif name in ("watermarks", "marks"):
@@ -85,3 +89,8 @@ def test_sinks_without_outputs_are_left_out() -> None:
     flow = fc.Flow("none")
     flow.source("numbers", int).filter(lambda n: n > 5).sink("out")
     assert flow.run({"numbers": [1, 2]}).stats.items_out == {}
+
+
+def test_what_a_later_epoch_has_finished_is_no_longer_said() -> None:
+    earlier, later = NodeStats(unfinished={1: "half", 2: "another"}).past(), NodeStats(unfinished={1: ""})
+    assert summed([earlier, later], 1.0).unfinished == {2: "another"}

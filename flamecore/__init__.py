@@ -27,8 +27,7 @@ from flamecore.errors import (
 )
 from flamecore.flow import Flow
 from flamecore.model.graph import Graph
-from flamecore.model.item import DataItem
-from flamecore.model.meta import GlobalTime, Meta
+from flamecore.model.meta import DataItem, GlobalTime, Meta
 from flamecore.model.ordered import Gathered
 from flamecore.model.stream import KeyedStream, Stream
 from flamecore.model.type_codec import TypeCodec

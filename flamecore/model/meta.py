@@ -1,4 +1,4 @@
-"""The meta of an item: global time, child ids, trace and tombstone.
+"""The data item, and its meta: global time, child ids, trace and tombstone.
 
 The engine compares metas more often than it does anything else, so the part of a meta that *orders* items is kept as
 one immutable byte string whose byte order is the order of the model (paper 000, "Ordering model"):
@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import chain, count
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 MIN_TIME: Final = -(2**63)
 MAX_TIME: Final = 2**63 - 1
@@ -272,3 +272,28 @@ class Meta(NamedTuple):
         children = ",".join(map(str, self.child_ids))
         mark = " tombstone" if self.tombstone else ""
         return f"{self.global_time.time}@{self.global_time.front}[{children}]{mark}"
+
+
+class DataItem(NamedTuple):
+    """One item on its way: (order, trace, alive, payload) (paper 004, section 2.1).
+
+    Identity is (order, trace), without the payload. `alive` is False for a tombstone, which carries the identity
+    *and* the payload of the one earlier item that it cancels, and takes the same path.
+
+    The engine never makes one: its operations pass these four values as arguments, and its messages hold columns of
+    them. Items are for observers of a run: the reference interpreter (`flamecore.testing.interpret`) returns them,
+    the executable models (`flamecore.testing.models`) run on them, and the trace of a `Simulation` is made of them.
+    """
+
+    order: bytes
+    trace: int
+    alive: bool
+    payload: Any
+
+    @property
+    def meta(self) -> Meta:
+        """Return the decoded meta.
+
+        Models with another meta have their own: `Ordering.meta`.
+        """
+        return Meta.decode(self.order, self.trace, tombstone=not self.alive)

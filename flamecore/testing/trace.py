@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from flamecore.model.item import DataItem
+from flamecore.model.meta import DataItem
 
 
 class Arrival(NamedTuple):

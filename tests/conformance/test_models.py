@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import flamecore as fc
 from flamecore.errors import DuplicateItemError, GraphError, JobError
 from flamecore.model.graph import Graph
-from flamecore.model.item import DataItem
+from flamecore.model.meta import DataItem
 from flamecore.model.vertices import ByKey, Map, Sink, Source, ToAll
 from flamecore.testing.draws import seeds
 from flamecore.testing.flows.reference import Failed, interpret

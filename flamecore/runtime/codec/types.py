@@ -13,9 +13,8 @@ from flamecore.errors import CodecError
 from flamecore.model import messages
 from flamecore.model.drift import DriftState
 from flamecore.model.failure import Cause, Failure, shorten_repr
-from flamecore.model.item import DataItem
 from flamecore.model.messages import Ack, MinTimes, Report
-from flamecore.model.meta import GlobalTime, Meta
+from flamecore.model.meta import DataItem, GlobalTime, Meta
 from flamecore.model.type_codec import RESERVED, TypeCodec, full_name
 from flamecore.model.types import hints_of
 from flamecore.runtime.codec import numpy as arrays

@@ -20,10 +20,10 @@ from flamecore.errors import GraphError, LoopKeyError, PlaceError
 from flamecore.model.expansion import expanded
 from flamecore.model.graph import Graph
 from flamecore.model.hashing import check_key, stable_hash
-from flamecore.model.item import DataItem
 from flamecore.model.meta import (
     GLOBAL_TIME_BYTES,
     MIN_TIME,
+    DataItem,
     GlobalTime,
     Meta,
     decode_children,

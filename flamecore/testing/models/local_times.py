@@ -18,8 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, Final, NamedTuple
 
-from flamecore.model.item import DataItem
-from flamecore.model.meta import GLOBAL_TIME_BYTES, GlobalTime
+from flamecore.model.meta import GLOBAL_TIME_BYTES, DataItem, GlobalTime
 from flamecore.testing.models.ordering import Instance, Ordering
 
 _LOGICAL_BYTES: Final = 8

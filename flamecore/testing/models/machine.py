@@ -22,8 +22,7 @@ from flamecore.errors import ConsistencyError, GraphError, JobError, OrderViolat
 from flamecore.model.expansion import expand
 from flamecore.model.graph import Graph
 from flamecore.model.hashing import key_group, owners
-from flamecore.model.item import DataItem
-from flamecore.model.meta import GLOBAL_TIME_BYTES, GlobalTime, decode_time
+from flamecore.model.meta import GLOBAL_TIME_BYTES, DataItem, GlobalTime, decode_time
 from flamecore.model.vertices import Broadcast, ByHash, ByKey, ByTime, Grouping, Map, Merge, Sink, Source, ToAll, Vertex
 from flamecore.testing.flows.reference import Failed, Failure, bucket_of, outputs_of
 from flamecore.testing.models.ordering import Instance, Ordering

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from flamecore.model.item import DataItem
+from flamecore.model.meta import DataItem
 
 
 @dataclass(slots=True, eq=False)

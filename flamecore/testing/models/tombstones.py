@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from flamecore.errors import DuplicateItemError, NoInvalideeError
-from flamecore.model.item import DataItem
-from flamecore.model.meta import TRACE_MASK, Meta, encode_child
+from flamecore.model.meta import TRACE_MASK, DataItem, Meta, encode_child
 from flamecore.testing.models.ordering import Instance, Ordering
 
 

@@ -24,9 +24,8 @@ from flamecore.errors import FlameError
 from flamecore.model.clock import STOPWATCH, ClockName
 from flamecore.model.failure import Failure
 from flamecore.model.graph import Graph
-from flamecore.model.item import DataItem
 from flamecore.model.messages import CONTROL, Busy, Delivered, Items, MinTimes, Patient, Released, Report
-from flamecore.model.meta import FrontId
+from flamecore.model.meta import DataItem, FrontId
 from flamecore.model.plan import Plan
 from flamecore.model.settings import JobSettings, OnError
 from flamecore.runtime.config.operators import plugin_operators

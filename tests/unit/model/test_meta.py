@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flamecore.model.item import DataItem
 from flamecore.model.meta import (
     GLOBAL_TIME_BYTES,
     MAX_FRONT,
     MAX_TIME,
     MIN_FRONT,
     MIN_TIME,
+    DataItem,
     FrontId,
     GlobalTime,
     Meta,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flamecore.errors import DuplicateItemError, NoInvalideeError
-from flamecore.model.item import DataItem
-from flamecore.model.meta import GlobalTime, Meta
+from flamecore.model.meta import DataItem, GlobalTime, Meta
 from flamecore.testing.models.local_times import LocalTime, LocalTimes, LocalTimesMeta
 from flamecore.testing.models.ordering import Instance
 from flamecore.testing.models.tombstones import Tombstones

@@ -10,8 +10,9 @@ from typing import Final, NamedTuple
 from flamecore.errors import GraphError
 from flamecore.model.failure import shorten_repr
 from flamecore.model.graph import Graph
+from flamecore.model.meetings import Inputs, above, sorted_edges
 from flamecore.model.meta import MOST_LABELS
-from flamecore.model.vertices import Broadcast, Label, Map, Route, Sink, Vertex
+from flamecore.model.vertices import Broadcast, Label, Map, Route, Vertex
 
 _PACKAGE: Final = __name__.partition(".")[0]
 
@@ -56,18 +57,22 @@ class GraphBuilder:
         graph.codecs = self._graph.codecs
         # A new graph each time: the flow may be added to after it was run.
         made = {vertex: graph.add(copy.copy(vertex)) for vertex in self._graph.vertices}
+        starts: dict[Use, Vertex] = {}  # from where each use is linked
         for start, uses in self._uses.items():
-            ends = [use.end for use in sorted_uses(start, uses, self._inputs)]
+            sorted_ = _sorted_uses(start, uses, self._inputs)
+            ends = [use.end for use in sorted_]
             fork = made[start]
             if len(ends) > 1 and not isinstance(start, Broadcast):
                 fork = graph.add(Broadcast(f"{start.name}.fork"))
                 graph.link(made[start], fork)
-            for number, end in enumerate(ends):
-                if end in ends[:number]:  # a copy merged with another: a step on one edge tells the two apart
-                    copy_ = Map(f"{start.name}.copy-{number}", function=same, shape="one")
-                    graph.chain(fork, graph.add(copy_), made[end])
-                else:
-                    graph.link(fork, made[end])
+            for number, use in enumerate(sorted_):
+                starts[use] = fork
+                if use.end in ends[:number]:  # a copy merged with another: a step on one edge tells the two apart
+                    starts[use] = graph.add(Map(f"{start.name}.copy-{number}", function=same, shape="one"))
+                    graph.link(fork, starts[use])
+                graph.link(starts[use], made[use.end])
+        for end, inputs in self._inputs.items():
+            graph.sort_inputs(made[end], [starts[use] for _, use in inputs])
         return graph
 
     def _expect(self, begun: object, error: GraphError) -> None:
@@ -123,7 +128,7 @@ class GraphBuilder:
                 hint=f"{known} Call .label({name!r}) on the stream whose items are to be told apart.",
                 vertex=vertex.name,
             )
-        if label not in _above(vertex, self._inputs):
+        if label not in above(vertex, self._inputs):
             raise GraphError(
                 f"{what} after {vertex.name!r}: no item there is derived from an item with the label {name!r}",
                 hint=f"Draw it behind {label!r}, on what comes of the stream that .label({name!r}) returns.",
@@ -173,83 +178,21 @@ def same(payload: object) -> object:
     return payload
 
 
-Inputs = dict[Vertex, list[tuple[Vertex, Use]]]
-"""For each vertex its inputs in order: the start of each, and its use."""
-
-
-def sorted_uses(start: Vertex, uses: list[Use], inputs: Inputs) -> list[Use]:
+def _sorted_uses(start: Vertex, uses: list[Use], inputs: Inputs[Use]) -> list[Use]:
     """Return the uses of one stream in the order in which their copies sort.
 
-    The places of a broadcast's copies come first. Copies of one place come in the order of the inputs of the vertex
-    where they meet, the last one if there are several; copies that go round a cycle come before those that leave it;
-    and copies that never meet come in the order in which a walk from the sinks, by name, reaches them. So the order
-    depends on the flow, and not on the order of its lines.
+    The places of a broadcast's copies come first, then where copies meet (see `flamecore.model.meetings`).
 
     Args:
         start: The vertex whose output the stream is.
         uses: All uses of the stream.
         inputs: Inputs of all vertices of the flow.
     """
-    if len({use.copy for use in uses}) == len(uses):
+    copies = sorted({use.copy for use in uses})
+    if len(copies) == len(uses):
         return sorted(uses, key=lambda use: use.copy)
-    walked, joints = _walk(inputs)
-    above = _above(start, inputs)
-    slots: dict[Use, list[int]] = {use: [] for use in uses}
-    for vertex in joints:
-        reached = [_reach(vertex, source, use, inputs) for source, use in inputs[vertex]]
-        found = [[slot for slot, those in enumerate(reached) if use in those] for use in uses]
-        if vertex in above or sum(map(bool, found)) > 1:
-            for use, entered in zip(uses, found, strict=True):
-                slots[use].append(min(entered, default=len(reached)))
-    # Not in the order of the flow's lines: moving an independent line would change the output.
-    return sorted(uses, key=lambda use: (use.copy, slots[use], walked[use]))
-
-
-def _walk(inputs: Inputs) -> tuple[dict[Use, int], list[Vertex]]:
-    """Walk back from the sinks, by name.
-
-    Returns:
-        The number of each use, in the order of the walk; and the vertices with several inputs, each before those that
-        feed it.
-    """
-    walked: dict[Use, int] = {}
-    done: list[Vertex] = []
-    seen: set[Vertex] = set()
-    sinks = sorted((vertex for vertex in inputs if isinstance(vertex, Sink)), key=lambda vertex: vertex.name)
-    for root in [*sinks, *inputs]:  # vertices that lead to no sink are refused later
-        path = [] if root in seen else [(root, iter(inputs[root]))]
-        seen.add(root)
-        while path:
-            vertex, rest = path[-1]
-            step = next(rest, None)
-            if step is None:
-                path.pop()
-                done.append(vertex)
-                continue
-            before, use = step
-            walked[use] = len(walked)
-            if before not in seen:
-                seen.add(before)
-                path.append((before, iter(inputs.get(before, ()))))
-    return walked, [vertex for vertex in reversed(done) if len(inputs.get(vertex, ())) > 1]
-
-
-def _reach(end: Vertex, source: Vertex, last: Use, inputs: Inputs) -> set[Use]:
-    """Return the uses on ways to an input of `end` that do not pass `end` before."""
-    above = _above(source, inputs, end)
-    return {last, *(use for vertex in above for _, use in inputs.get(vertex, ()))}
-
-
-def _above(vertex: Vertex, inputs: Inputs, end: Vertex | None = None) -> set[Vertex]:
-    """Return a vertex and all its predecessors, direct or not; not through `end`."""
-    seen: set[Vertex] = set()
-    todo = [vertex]
-    while todo:
-        one = todo.pop()
-        if one not in seen and one is not end:
-            seen.add(one)
-            todo += [before for before, _ in inputs.get(one, ())]
-    return seen
+    alike = [[use for use in uses if use.copy == copy] for copy in copies]
+    return [use for some in alike for use in sorted_edges(start, some, inputs)]
 
 
 def require_name(verb: str, name: str) -> str:

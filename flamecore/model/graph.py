@@ -8,11 +8,12 @@ merge. A vertex's `route` chooses the worker for each of its items; without one 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TypeVar
 
 from flamecore.errors import GraphError
+from flamecore.model.meetings import sorted_vertices
 from flamecore.model.type_codec import TypeCodec
 from flamecore.model.types import hints_of
 from flamecore.model.vertices import (
@@ -78,7 +79,9 @@ class Graph:
         return vertex
 
     def link(self, start: Vertex, end: Vertex) -> None:
-        """Draw an edge; the order of links from a broadcast is that of its child ids.
+        """Draw an edge.
+
+        The order of links from a broadcast is that of its child ids, the order of those to a merge that of its inputs.
 
         Raises:
             GraphError: The edge starts at a sink, ends at a source, or exists already.
@@ -93,6 +96,15 @@ class Graph:
         self._successors[start].append(end)
         self._predecessors[end].append(start)
 
+    def sort_inputs(self, end: Vertex, starts: Sequence[Vertex]) -> None:
+        """Put the inputs of a vertex into another order than that of the links.
+
+        Args:
+            end: The vertex.
+            starts: Its direct predecessors.
+        """
+        self._predecessors[end].sort(key=starts.index)
+
     def chain(self, *vertices: Vertex) -> Vertex:
         """Link each vertex to the next; return the last."""
         for start, end in pairwise(vertices):
@@ -104,7 +116,7 @@ class Graph:
         return tuple(self._successors[vertex])
 
     def predecessors(self, vertex: Vertex) -> tuple[Vertex, ...]:
-        """Return the direct predecessors."""
+        """Return the direct predecessors, in the order of a merge's inputs."""
         return tuple(self._predecessors[vertex])
 
     @property
@@ -310,6 +322,16 @@ class Graph:
         return tuple(
             sorted((one for one in found if ordered in self.next_ordered(one)), key=lambda vertex: vertex.index)
         )
+
+    def firing_places(self) -> Mapping[Vertex, int]:
+        """Return the place of each ordered operation among those that have outputs at one mark or time.
+
+        Outputs of two operations that meet come in the order of the merge's inputs, as copies of an item do. So the
+        places depend on the flow, and not on the order of its lines.
+        """
+        ordered = [vertex for vertex in self.vertices if vertex.ordered]
+        inputs = {end: [(start, (start, end)) for start in starts] for end, starts in self._predecessors.items()}
+        return {vertex: place for place, vertex in enumerate(sorted_vertices(ordered, inputs) if ordered else ())}
 
     def counts_rounds(self) -> bool:
         """Return whether rounds in cycles can be counted, and items numbered.

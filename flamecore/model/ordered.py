@@ -96,14 +96,14 @@ MOST_PAST: Final = 10_000
 """Most timers in a row that are past when they are set."""
 
 
-def timer_place(vertex: Vertex, timer: Timer, key: Any, mark: bytes | None = None) -> bytes:
+def timer_place(firing_place: int, timer: Timer, key: Any, mark: bytes | None = None) -> bytes:
     """Return the order at which a timer is due.
 
-    By time, it is before all records of that time, as the place of an item of front 0: of the operation, by tag, then
-    by key. By a mark, it is among all that comes of the mark: of the operation, by time, tag and key.
+    By time, it is before all records of that time, as the place of an item of front 0: by operation, by tag, then by
+    key. By a mark, it is among all that comes of the mark: by operation, by time, tag and key.
 
     Args:
-        vertex: The operation.
+        firing_place: The place of the operation among others (`flamecore.model.graph.Graph.firing_places`).
         timer: The timer.
         key: Its key.
         mark: The place of the mark, if it waits for the watermark.
@@ -113,7 +113,7 @@ def timer_place(vertex: Vertex, timer: Timer, key: Any, mark: bytes | None = Non
         mark = GlobalTime(timer.time).encode()
     else:
         numbers.insert(0, timer.time + 2**63)
-    return mark + b"".join(map(encode_child, (vertex.index, *numbers)))
+    return mark + b"".join(map(encode_child, (firing_place, *numbers)))
 
 
 def rank_of(key: Any) -> int:

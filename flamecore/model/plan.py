@@ -66,6 +66,7 @@ class Plan:
         homes: Home worker of each vertex on a cycle with keyed state, except in loops by key.
         sorting: Vertices before which items wait until nothing can come before them, if these keep keyed state or are
             on a cycle with some: all on several workers, and on one those that late items enter beside others.
+        firing_places: Place of each ordered operation among those that have outputs at one mark or time.
     """
 
     graph: Graph
@@ -81,6 +82,7 @@ class Plan:
     owners: tuple[int, ...] = field(init=False, repr=False, compare=False)
     homes: Mapping[Vertex, int] = field(init=False, repr=False, compare=False)
     sorting: frozenset[Vertex] = field(init=False, repr=False, compare=False)
+    firing_places: Mapping[Vertex, int] = field(init=False, repr=False, compare=False)
     _hosting: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -101,6 +103,7 @@ class Plan:
         # On one worker nothing else waits: its items come in order, and in a cycle the agenda sees to that.
         sorting = self.graph.vertices if workers > 1 else self.graph.late_meetings()
         object.__setattr__(self, "sorting", frozenset(sorting))
+        object.__setattr__(self, "firing_places", self.graph.firing_places())
         if owning is None:
             owning = owning_workers(self.graph, workers, homes)
         if self.placement is not None:

@@ -265,6 +265,7 @@ class Compiler:
         alone = len(self.outboxes) == 1
         strict = self.strict(vertex) if self.plan.settings.checks else vertex
         if isinstance(operator, OrderedOperator):
+            operator.firing_place = self.plan.firing_places[vertex]
             ordered = OrderedBuffer(vertex.name, operator, self.plan.segments.of[vertex.index])
             self.compiled.waiting.append(ordered)
             self.compiled.ordered[vertex.name] = operator

@@ -68,9 +68,14 @@ class OrderedOperator(StatefulOperator):
         site: Its place on the worker.
         work: Its work; None: a new one of the vertex.
 
+    Attributes:
+        firing_place: Its place among the operations that have outputs at one mark or time. It is set before all else.
+
     Raises:
         JobError: The work cannot be opened.
     """
+
+    firing_place: int = 0
 
     def __init__(self, vertex: Ordered, site: Site, work: Work | None = None) -> None:
         self.names = []
@@ -304,7 +309,7 @@ class OrderedOperator(StatefulOperator):
 
         The rank of the key follows it.
         """
-        return mark + b"".join(map(encode_child, (self._vertex.index, timer.time + 2**63, timer.tag + 2**63)))
+        return mark + b"".join(map(encode_child, (self.firing_place, timer.time + 2**63, timer.tag + 2**63)))
 
     def _run_timer(self, place: bytes, key: Any, timer: Timer, before: int) -> None:
         """Work on a timer that is due."""
@@ -388,7 +393,7 @@ class OrderedOperator(StatefulOperator):
     def _is_past(self, timer: Timer, key: Any, place: bytes, now: Now, due: Timer | None) -> bool:
         if not timer.mark:
             is_now = timer.time == now.time
-            return timer.time < now.time or (is_now and timer_place(self._vertex, timer, key) <= place)
+            return timer.time < now.time or (is_now and timer_place(self.firing_place, timer, key) <= place)
         if due is not None and due.mark and timer.time <= now.watermark:
             return timer[:2] <= due[:2]  # of the others each has a place of its own behind the mark
         return timer.time <= now.watermark
@@ -424,7 +429,7 @@ class OrderedOperator(StatefulOperator):
             return
         timers, timed = self._timers, Timer(*timer)
         self._timer_count += 1
-        heappush(timers, (timer_place(self._vertex, timed, key), tie_of(key), key, timed))
+        heappush(timers, (timer_place(self.firing_place, timed, key), tie_of(key), key, timed))
         # Cancelled ones are not looked for in a heap: but a timer that every item sets anew would take memory until its
         # time.
         if len(timers) > _SPARE + _SLACK * self._timer_count:  # most have been cancelled

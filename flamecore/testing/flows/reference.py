@@ -168,6 +168,9 @@ def interpret(
             placing, starts = graph.placing_of(vertex), graph.predecessors(vertex)
             placed = None if placing is None else spans[placing][0]
             interpreter.places |= {(spans[start][1], entry): (vertex.route, placed) for start in starts}
+    for vertex, place in graph.firing_places().items():
+        if (model := interpreter.ordered.get(spans[vertex][0])) is not None:
+            model.firing_place = place
     return interpreter.run(inputs, times or {}, max_steps, end, ends or {})
 
 
@@ -409,11 +412,18 @@ class OrderedModel:
     """An ordered operation: waiting items and marks, and the state of each key.
 
     The state of a key comes with its timers and its hold.
+
+    Args:
+        vertex: The operation.
+
+    Attributes:
+        firing_place: Its place among the operations that have outputs at one mark or time.
     """
 
     def __init__(self, vertex: Ordered) -> None:
         assert isinstance(vertex.route, ByKey)
         self.vertex = vertex
+        self.firing_place = 0
         self.key_of = vertex.route.key
         self.work = vertex.work()
         self.work.open()
@@ -442,7 +452,7 @@ class OrderedModel:
         """
         pending = [(key, timer) for key, outcome in self.outcomes.items() for timer in outcome.timers]
         found = [
-            (timer_place(self.vertex, timer, key, mark), tie_of(key), key, timer)
+            (timer_place(self.firing_place, timer, key, mark), tie_of(key), key, timer)
             for key, timer in pending
             if timer.time < end and timer.mark == (mark is not None)
         ]
@@ -532,7 +542,7 @@ class OrderedModel:
 
     def is_past(self, timer: Timer, key: Any, place: bytes, due: Timer | None) -> bool:
         if not timer.mark:
-            return timer_place(self.vertex, timer, key) <= place
+            return timer_place(self.firing_place, timer, key) <= place
         if due is not None and due.mark:
             return timer.time <= self.watermark and timer[:2] <= due[:2]
         return timer.time <= self.watermark

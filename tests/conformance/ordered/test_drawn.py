@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, ClassVar
@@ -20,6 +20,7 @@ from flamecore.runtime.config.defaults import ACKERS
 from flamecore.testing.draws import seeds
 from flamecore.testing.flows.deterministic import acker_named, compare
 from flamecore.testing.flows.drawn import Item, Spec, draw_records, draw_spec, drawing, split
+from flamecore.testing.flows.moved import moved
 from flamecore.testing.flows.reference import Failed, interpret
 from flamecore.testing.simulation.simulation import Simulation
 
@@ -131,3 +132,63 @@ def test_any_flow_gives_what_the_reference_does(seed: int) -> None:
         for worker in simulation.workers.values():
             worker.schedule.step_items = random.choice((1, 5, 65_536))
         compare(simulation.run(), wanted, failed, f"{workers} workers, acker {acker!r}, seed {story}: {spec}")
+
+
+def drawn_ways(spec: Spec, random: Random) -> fc.Flow:
+    """Return a flow whose ordered operations are side by side, and meet by twos and threes or not at all."""
+    flow, draw = fc.Flow("ways"), drawing(Counter())
+    waits, closes = random.choice([(True, False), (False, True), (True, True)]), random.random() < 0.5
+    ways = []
+    for name, partitions in zip("abc", spec.sources, strict=False):
+        for partition in range(partitions):
+            stream: fc.Stream[Item] = flow.source(f"{name}{partition}", Item).apply(
+                Marking, name=f"marks of {name}{partition}", function=mark_of, step=2, closes=closes
+            )
+            ways.append(stream)
+    ways.append(ways[0].merge(*ways[1:]) if len(ways) > 1 else ways[0])
+    for number in range(random.randint(3, 6)):
+        stream = random.choice(ways)
+        if spec.chain and random.random() < 0.3:
+            stream = draw(stream, random.choice(spec.chain))
+        # Items that tell the ways apart.
+        stream = stream.map(lambda item, number=number: Item(item.value + number, item.rounds))  # type: ignore[misc]
+        keys = random.randint(1, 3)
+        keyed = stream.key_by(lambda item, keys=keys: item.value % keys)  # type: ignore[misc]
+        ways.append(keyed.apply(Mixes, name=f"mixes of way {number}", waits=waits, fussy=False))
+        if random.random() < 0.5:
+            some = random.sample(ways, random.randint(2, min(3, len(ways))))
+            ways.append(some[0].merge(*some[1:]))
+    for number in range(random.randint(1, 3)):
+        some = random.sample(ways, random.randint(2, min(4, len(ways))))
+        some[0].merge(*some[1:]).sink(f"out {number}")
+    ways[0].merge(*ways[1:]).sink("all")
+    return flow
+
+
+def drawn_within_reason(
+    seed: str, draw: Callable[[Spec, Random], fc.Flow]
+) -> tuple[Random, fc.Flow, dict[str, Any], dict[str, list[Any]]]:
+    """Return a drawn flow that ends soon, with records and the outputs that the reference gives."""
+    for attempt in range(100):
+        random = Random(f"{seed} {attempt}")
+        spec = draw_spec(random)
+        records, flow = split(draw_records(random, spec)), draw(spec, random)
+        found = needed(flow.graph(), records, skip=True)
+        if found is not None:
+            outputs = {name: [output.payload for output in each] for name, each in found[0].items()}
+            return random, flow, records, outputs
+    raise AssertionError(f"no flow of {seed} ends soon")
+
+
+@pytest.mark.parametrize("seed", seeds(20))
+@pytest.mark.parametrize("draw", [drawn_ways, drawn_flow], ids=["side by side", "in a row"])
+def test_moving_independent_lines_changes_no_output(draw: Callable[[Spec, Random], fc.Flow], seed: int) -> None:
+    random, flow, records, wanted = drawn_within_reason(f"moved {seed}", draw)
+    for workers in (1, 3):
+        graph = moved(flow, random).graph()
+        found = needed(graph, records, skip=True)
+        assert found is not None
+        assert {name: [output.payload for output in each] for name, each in found[0].items()} == wanted
+        acker, story = acker_named(random.choice(ACKERS)), random.randrange(1000)
+        simulation = Simulation(graph, records, acker=acker, workers=workers, seed=story, on_error="skip")
+        compare(simulation.run(), wanted, None, f"{workers} workers, story {story}")

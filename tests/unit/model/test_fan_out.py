@@ -113,6 +113,28 @@ def test_another_sink_changes_nothing_where_copies_meet() -> None:
     assert outputs([*lines, merged], 1)["out"] == outputs([*lines, beside, merged], 1)["out"] == in_turn("b", "a")
 
 
+@pytest.mark.parametrize("order", list(permutations(range(3))), ids=str)
+def test_copies_that_meet_in_pairs_sort_by_the_inputs_of_each_pair(order: tuple[int, ...]) -> None:
+    lines = [tagged(name, "s") for name in "abc"]
+    pairs = [
+        does(lambda streams: streams["b"].merge(streams["a"]).sink("first")),
+        does(lambda streams: streams["a"].merge(streams["c"]).sink("second")),
+        does(lambda streams: streams["c"].merge(streams["b"]).sink("against")),
+    ]
+    found = outputs([*(lines[at] for at in order), *pairs[:2]], 1)
+    assert found == {"first": in_turn("b", "a"), "second": in_turn("a", "c")}
+    # Three pairs go in a circle: what the last sinks by name say counts.
+    found = outputs([*(lines[at] for at in order), *pairs], 1)
+    assert found == {"first": in_turn("b", "a"), "second": in_turn("a", "c"), "against": in_turn("b", "c")}
+
+
+@pytest.mark.parametrize("count", [2, 300])
+def test_many_copies_sort_by_the_inputs_of_the_merge(count: int) -> None:
+    names = [str(number) for number in range(count)]
+    merged = does(lambda streams: streams[names[-1]].merge(*(streams[name] for name in names[-2::-1])).sink("out"))
+    assert outputs([*(tagged(name, "s") for name in names), merged], 1)["out"] == in_turn(*reversed(names))
+
+
 def test_a_copy_merged_with_itself_comes_twice() -> None:
     merged = does(lambda streams: streams["s"].merge(streams["s"], streams["a"]).sink("out"))
     assert outputs([tagged("a", "s"), merged], 2)["out"] == [1, 1, ("a", 1), 2, 2, ("a", 2), 3, 3, ("a", 3)]

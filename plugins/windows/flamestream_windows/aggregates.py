@@ -104,7 +104,10 @@ def reduce(function: Callable[[Any, Any], Any]) -> Aggregate:
 
 @shown_at_caller
 def collect() -> Aggregate:
-    """Return a list of the elements, in the order in which they came."""
+    """Return a list of the elements, in the order in which they came.
+
+    Of windows that are merged the lists are put together one behind the other (see `Windowed.collect`).
+    """
     return Collect()
 
 

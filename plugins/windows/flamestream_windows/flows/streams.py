@@ -1009,7 +1009,11 @@ class Windowed(Generic[K, T]):
         return self._grouped("aggregate", name, named(aggregates), dict)
 
     def collect(self, *, name: str | None = None) -> Panes[K, list[T], T]:
-        """Return a list of the items of each window, in the order in which they came."""
+        """Return a list of the items of each window, in the order in which they came.
+
+        Windows that an item merges, such as sessions, are put together one behind the other: first those that had a
+        pane, each group by time; the item comes last.
+        """
         return self._grouped("collect", name, agg.collect(), list)
 
     def join(

@@ -439,6 +439,17 @@ class Work(ABC):
         """
         return None
 
+    def held(self, state: Any) -> int:
+        """Return the number of items in a state whose outputs come only when the watermark rises.
+
+        It is asked at the end of a job, for each key with a timer for the watermark, and says what an input holds back
+        that has ended. By default a key counts once.
+
+        Args:
+            state: The state of the key; None: it has only timers.
+        """
+        return 1
+
     def end(self) -> None:  # noqa: B027 - most works have nothing to do here
         """End a step."""
 

@@ -143,7 +143,10 @@ class Screen(Progress):
     def end(self, event: str, stats: JobStats, **more: object) -> None:
         """Print one line."""
         words = {events.JOB_ENDED: "done", events.JOB_DRAINED: "drained", events.JOB_FAILED: "failed"}
-        sys.stderr.write(f"{self._job} {words[event]}: {summary(stats)}\n")
+        line = summary(stats)
+        if event == events.JOB_ENDED:  # where reading was stopped, all may still come
+            line = "; ".join([line, *held(stats)])
+        sys.stderr.write(f"{self._job} {words[event]}: {line}\n")
 
     def _table(self, stats: JobStats) -> Table:
         from rich.table import Table
@@ -194,6 +197,14 @@ def _unfinished(stats: JobStats) -> str:
     if len(parts) > _MOST_UNFINISHED:
         parts[_MOST_UNFINISHED:] = [f"and so in {len(parts) - _MOST_UNFINISHED:,} more"]
     return "; ".join(parts)
+
+
+def held(stats: JobStats) -> Iterator[str]:
+    """Yield what each input that has ended holds back, in words."""
+    for name, count in stats.held.items():
+        front, option = stats.held_for.get(name, "its input"), stats.released_by.get(name)
+        items = f"{count:,} item{'s' * (count > 1)} held at {name} for {front}, which has ended"
+        yield f"{items} ({option} releases them)" if option else items
 
 
 def _counted(stats: JobStats) -> Iterator[tuple[str, int]]:

@@ -309,6 +309,8 @@ class Marking(Vertex):
         closes: Whether the end of a front is a mark, `CLOSING`, at a time of its own. Otherwise the last one stays, or
             is `DONE` if the front had nothing new.
             None: it is where no state is kept, which nothing can go on from.
+        option: The option of a flow that makes `closes` True, in words such as `at_end="close" of 'clicks'`, for the
+            summary of a job whose input has ended and holds items back.
     """
 
     kind: ClassVar[str] = "marking"
@@ -319,6 +321,7 @@ class Marking(Vertex):
     folds: bool = field(default=False, kw_only=True)
     step: int = field(default=1, kw_only=True)
     closes: bool | None = field(default=True, kw_only=True)
+    option: str = field(default="", kw_only=True)
 
     def check(self) -> None:
         if self.route is not None:

@@ -100,9 +100,13 @@ class NodeEpoch:
         """Return the time without a message after which a node is declared dead."""
         return self._spec.config.deploy.silence_timeout_s
 
-    def stats(self) -> dict[str, object]:
-        """Return the node's counts."""
-        return asdict(merged([self.node.stats(), *(load.counts() for load in self._loads)]))
+    def stats(self, *, ended: bool = False) -> dict[str, object]:
+        """Return the node's counts.
+
+        Args:
+            ended: Whether they are the last.
+        """
+        return asdict(merged([self.node.stats(ended=ended), *(load.counts() for load in self._loads)]))
 
     async def leave(self, *, orderly: bool) -> None:
         """End the epoch; if orderly, hand over first all messages that were sent."""

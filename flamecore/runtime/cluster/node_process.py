@@ -104,7 +104,7 @@ class NodeProcess:
                     task.cancel()
                 await asyncio.wait((reports, commands))
                 # Before the parts are closed, which takes their counters with it.
-                stats = self._node_epoch.stats() if self._node_epoch is not None else None
+                stats = self._node_epoch.stats(ended=True) if self._node_epoch is not None else None
                 await self._leave(orderly=self._failed is None)
                 await context.aclose()
                 if stats is not None:

@@ -188,7 +188,9 @@ class Job(AnyJob):
         self._make_acker, self._make_transport = acker, transport
 
     def stats(self) -> JobStats:
-        return summed([self.epoch.node.stats()] if self.epoch is not None else (), self._elapsed_s)
+        return summed(
+            [self.epoch.node.stats(ended=self._ended is not None)] if self.epoch is not None else (), self._elapsed_s
+        )
 
     def _stop_reading(self, epoch: Epoch, *, failing: bool = False) -> None:
         if failing:

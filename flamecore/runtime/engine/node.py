@@ -413,7 +413,12 @@ class Node:
         for error in written:
             raise error
 
-    def stats(self) -> NodeStats:
-        """Return the counters of this node's parts."""
+    def stats(self, *, ended: bool = False) -> NodeStats:
+        """Return the counters of this node's parts.
+
+        Args:
+            ended: Whether the job has ended, so that what is still held back is counted, too.
+        """
         parts: list[Counting] = [*self.workers, *self._fronts.tasks, *self.rears, *self.senders]
-        return merged(part.counts() for part in parts)
+        held = [worker_task.worker.held() for worker_task in self.workers] if ended else []
+        return merged([*(part.counts() for part in parts), *held])

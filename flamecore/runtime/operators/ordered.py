@@ -149,6 +149,14 @@ class OrderedOperator(StatefulOperator):
         """Return the number of pending timers."""
         return self._timer_count + sum(map(len, self._by_mark.values()))
 
+    def held(self) -> int:
+        """Return the number of items whose outputs come only when the watermark rises.
+
+        It looks at the state of each key.
+        """
+        records = self._records.values()
+        return sum(self.work.held(state) for state, timers, _ in records if any(timer[2] for timer in timers))
+
     # -- work ------------------------------------------------------------------------------------------------------
 
     def step(self, order: bytes, trace: int, alive: bool, payload: Any) -> None:

@@ -170,6 +170,33 @@ class Counters:
             "pending timers of that ordered operation: of windows each that is open has one", "OPERATION", stays=True
         ),
     )
+    held: dict[str, int] = field(
+        default_factory=dict,
+        metadata=_counter(
+            "items in the state of that ordered operation that come out only when its watermark rises, counted when "
+            "the job has ended",
+            "OPERATION",
+            stays=True,
+        ),
+    )
+    held_for: dict[str, str] = field(
+        default_factory=dict,
+        metadata=_counter(
+            "the front, at its end, for which these items wait, also if other operations are between",
+            "OPERATION",
+            merge=_any,
+            stays=True,
+        ),
+    )
+    released_by: dict[str, str] = field(
+        default_factory=dict,
+        metadata=_counter(
+            "the option of the flow with which the end of that front holds nothing back",
+            "OPERATION",
+            merge=_any,
+            stays=True,
+        ),
+    )
     late: dict[str, int] = field(
         default_factory=dict,
         metadata=_counter(

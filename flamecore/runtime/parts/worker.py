@@ -17,7 +17,9 @@ from flamecore.abc.source import Batch
 from flamecore.errors import JobError
 from flamecore.model.messages import Busy, Delivered, Items, MinTimes, Outgoing, Settled
 from flamecore.model.meta import MIN_FRONT, MIN_TIME, encode_time
+from flamecore.model.ordered import CLOSING, Marking
 from flamecore.model.plan import Plan
+from flamecore.model.vertices import Vertex
 from flamecore.runtime.operators.compiler import compile_worker
 from flamecore.runtime.operators.exchange import Outbox, arrive
 from flamecore.runtime.operators.strict import NOT_ENCODED, Encodes
@@ -326,6 +328,32 @@ class Worker:
             failed=self._failures.passed,
             first_failed=dict(self._failures.first_passed),
         )
+
+    def held(self) -> NodeStats:
+        """Return what inputs that have ended hold back here; it looks at all states of ordered operations."""
+        operations = self.compiled.ordered
+        held = {
+            name: count
+            for name, operation in operations.items()
+            if operation.watermark.value < CLOSING and (count := operation.held())
+        }
+        inputs = {name: found for name in held if (found := self._holding(name)) is not None}
+        return NodeStats(
+            held={name: held[name] for name in inputs},
+            held_for={name: str(self.plan.fronts[number - 1]) for name, (_, number) in inputs.items()},
+            released_by={
+                name: vertex.option
+                for name, (vertex, _) in inputs.items()
+                if isinstance(vertex, Marking) and vertex.option
+            },
+        )
+
+    def _holding(self, name: str) -> tuple[Vertex, int] | None:
+        """Return the marking and the front that hold back the watermark of an ordered operation; None: none does."""
+        found = self.compiled.ordered[name].watermark.holding
+        while found is not None and found[0].ordered:  # an operation before it, which waits itself
+            found = self.compiled.ordered[found[0].name].watermark.holding
+        return found
 
     @property
     def min_time(self) -> int:

@@ -539,6 +539,20 @@ def test_status_knows_watermarks_and_what_holds_them_back() -> None:
     assert all(stats.marks[name] <= watermark for name, watermark in stats.watermarks.items())
 
 
+@pytest.mark.parametrize("workers", [1, 3])
+def test_the_last_counts_tell_which_input_holds_back_keys_that_wait_for_marks(workers: int) -> None:
+    flow = two_origins(closes=False)
+    stats = flow.run(events_of(flow), workers=workers).stats
+    # A key counts once, however many timers it has.
+    assert 0 < stats.held["first"] <= 3
+    assert stats.held["both"] == 4 < stats.pending["both"]
+    assert stats.held_for.keys() == stats.held.keys()
+    assert stats.held_for["first"] == "left/0"
+    assert not stats.released_by  # no option of the flow is known
+    closed = two_origins(closes=True)
+    assert not closed.run(events_of(closed), workers=workers).stats.held
+
+
 def plan_of(folder: Path, flow: fc.Flow) -> dict[str, tuple[str, int | None, str]]:
     """Return what `flamestream plan` says of each operation: its fate, its keys, and why."""
 

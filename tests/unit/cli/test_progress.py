@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 import flamecore as fc
 from flamecore import events
-from flamecore.cli.progress import Lines, Silence, shown, summary
+from flamecore.cli.progress import Lines, Screen, Silence, shown, summary
 from flamecore.runtime.parts.counters import JobStats
 from flamecore.runtime.tasks.stats import wasteful
 
@@ -55,6 +55,26 @@ def test_the_last_line_tells_the_calls() -> None:
     assert summary(wasted(10_000, 3)).endswith("10,010 calls, 3 in vain")
     assert summary(wasted(10_000, 0)).endswith("10,010 calls")
     assert "calls" not in summary(JobStats(items_in=3))
+
+
+def test_the_last_line_tells_what_an_input_holds_back_at_its_end(capsys: pytest.CaptureFixture[str]) -> None:
+    stats = JobStats(
+        items_in=3,
+        held={"rate": 3_300, "sum": 1},
+        held_for={"rate": "slow/0", "sum": "fast/2"},
+        released_by={"rate": "at_end='close' of 'times'"},
+    )
+    Screen("job", live=False).end(events.JOB_ENDED, stats)
+    assert (
+        capsys.readouterr()
+        .err.strip()
+        .endswith(
+            "; 3,300 items held at rate for slow/0, which has ended (at_end='close' of 'times' releases them); "
+            "1 item held at sum for fast/2, which has ended"
+        )
+    )
+    Screen("job", live=False).end(events.JOB_DRAINED, stats)
+    assert "held" not in capsys.readouterr().err, "reading was stopped: the input goes on"
 
 
 LINES = ["a b a", "b", "c a"] * 50

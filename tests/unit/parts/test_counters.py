@@ -15,6 +15,7 @@ from flamecore.cli.progress import Lines, summary
 from flamecore.runtime.parts.counters import Counters, JobStats, NodeStats, meanings, merged, summed
 
 BY_NUMBER = ("min_times", "latency", "busy_s", "cpu_s", "up_s", "read_s", "read", "key_groups", "group_s", "taken")
+TEXTS = ("held_by", "held_for", "released_by")
 NAMES = [each.name for each in fields(NodeStats)]
 
 
@@ -22,7 +23,7 @@ def value(name: str, count: int) -> Any:
     """Return a value of a counter that is not empty."""
     if name == "first_failed":
         return {count: f"record {count}"}
-    if name == "held_by":
+    if name in TEXTS:
         return {"a": f"front {count}"}
     if name == "hot_keys":
         return {count: f"key {count}"}
@@ -45,7 +46,7 @@ def test_every_counter_of_a_part_is_one_of_its_node_and_survives_the_wire(name: 
         assert whole == {3: 3, 4: 4}
     elif name in ("watermarks", "marks"):
         assert whole == {"a": 3}, "the least"
-    elif name == "held_by":
+    elif name in TEXTS:
         assert whole == {"a": "front 4"}
     else:
         assert whole == ({"a": 7} if meanings(NodeStats)[name].key else 7)
@@ -69,8 +70,8 @@ def test_what_is_under_way_ends_with_its_parts() -> None:
     full = NodeStats(**{name: value(name, 2) for name in NAMES})
     past = full.past()
     ended = {name for name in NAMES if getattr(past, name) != getattr(full, name)}
-    present = {"in_flight", "held_back", "waiting", "min_times", "watermarks", "marks", "held_by", "pending"}
-    assert ended == {*present, "hot_keys"}
+    present = {"in_flight", "held_back", "waiting", "min_times", "watermarks", "marks", "pending", "held", "hot_keys"}
+    assert ended == {*present, *TEXTS}
     assert not any(getattr(past, name) for name in ended)
 
 

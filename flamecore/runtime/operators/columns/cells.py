@@ -123,6 +123,10 @@ class CellOperator(OrderedOperator):
         self._known: list[Any] = []  # the first of these keys, in the order of the codes
         self._past = Past()  # at the last cut
 
+    def held(self) -> int:
+        cells = [(turn, cell) for turn, keys in self._by_mark.items() for cell in keys.values() if cell is not None]
+        return super().held() + sum(self.work.held(self._cells.joined([each])) for each in cells)
+
     # -- work ------------------------------------------------------------------------------------------------------
 
     def _work_on(self, orders: Orders, trace: int, payloads: Sequence[Any], apart: bool = False) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from flamecore.errors import ConsistencyError, GraphError
 from flamestream_windows.engine.values import Clock, Drop, Element, Emit, Input, Late, Moment, Output, Place, Watermark
 from flamestream_windows.model.cells import ALARMS, SCOPE, Alarm, Cell, Scope, Stamped, StatefulFn, Timer
-from flamestream_windows.model.contents import Held, Version
+from flamestream_windows.model.contents import Held, Version, spelled
 from flamestream_windows.model.times import MAX, date_of, duration, instant
 from flamestream_windows.model.windows import Global, Window, WindowFn, ordered
 
@@ -154,6 +154,15 @@ class Function:
                 if least is None or hold < least:
                     least = hold
         return least
+
+    def held(self, record: FnRecord) -> int:
+        """Return the number of elements of a key that have not come out, as far as the function says so."""
+        count = self.function._held
+        return sum(
+            len(cell.waiting)
+            + count({name: spelled(contents) for name, contents in cell.contents}, spelled(cell.alarms))
+            for cell in record.open
+        )
 
     def waits_alike(self, record: FnRecord, other: FnRecord) -> bool:
         """Return whether two records hold and wait for the same, as far as can be told without a look at all timers."""

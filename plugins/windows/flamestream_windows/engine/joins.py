@@ -5,11 +5,11 @@ An element of two streams is a pair: its side, its value.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from typing import Any, ClassVar, TypeVar
 
 from flamestream_windows.model.aggregates import LEFT, RIGHT, How
-from flamestream_windows.model.cells import OrderedList, Stamped, StatefulFn, Timer, Value
+from flamestream_windows.model.cells import Alarm, OrderedList, Stamped, StatefulFn, Timer, Value
 from flamestream_windows.model.times import MIN
 
 Both = tuple[Any, Any]
@@ -55,6 +55,11 @@ class IntervalJoin(_ByTime[tuple[int, Any], Both]):
                 self._set(RIGHT if side == LEFT else LEFT, time)
         for time, (other, _) in found:
             yield Stamped((inner, other) if side == LEFT else (other, inner), max(at, time))
+
+    @classmethod
+    def _held(cls, contents: Mapping[str, tuple[Any, ...]], alarms: Collection[Alarm]) -> int:
+        alone = {"inner": (), "left": ("left",), "outer": ("left", "right")}[cls.how]
+        return sum(not paired for side in alone for _, (_, paired) in contents.get(side, ()))
 
     def on_left_over(self, key: Hashable, at: int) -> Iterable[Stamped[Both]]:
         time = at - self.after - 1
@@ -108,6 +113,10 @@ class AsOf(_ByTime[tuple[int, Any], Both]):
             self._next(side)
         return ()
 
+    @classmethod
+    def _held(cls, contents: Mapping[str, tuple[Any, ...]], alarms: Collection[Alarm]) -> int:
+        return len(contents.get("waiting", ()))
+
     def on_known(self, key: Hashable, at: int) -> Iterable[Stamped[Both]]:
         time = at - 1
         found = self.right.last(time - self.keep, at)
@@ -148,6 +157,10 @@ class Distinct(_ByTime[Any, Any]):
         # One that is late by nearly `within` may be that much later than what it repeats.
         self.forget.set(at + 2 * self.within, tag=str(at))
         yield value
+
+    @classmethod
+    def _held(cls, contents: Mapping[str, tuple[Any, ...]], alarms: Collection[Alarm]) -> int:
+        return 0  # an element comes out at once or never
 
     def on_forget(self, key: Hashable, at: int) -> Iterable[Any]:
         self.seen.remove(MIN, at - 2 * self.within + 1)

@@ -129,6 +129,9 @@ class SideWork(Work):
         side = self._side.forget(side, due - self._lateness)
         return self._outcome(SideState(side, waiting), [_stamp(output) for output in outputs])
 
+    def held(self, state: SideState | None) -> int:
+        return 0 if state is None else len(state.waiting.waiting)
+
     def _expiry(self, window: Window) -> int:
         return min(window.end - 1 + self._lateness, MAX - 1)
 

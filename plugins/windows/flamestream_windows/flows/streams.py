@@ -243,6 +243,7 @@ def event_time(
         function=_folded(Estimator(chosen, max_ahead=most), form) if folds else _said(chosen, form),
         folds=folds,
         closes=None if at_end is None else at_end == "close",
+        option=f'at_end="close" of {called!r}',
         step=_QUARTER if micros is None else micros,
     )
     vertex = made._vertex

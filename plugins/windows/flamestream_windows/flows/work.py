@@ -153,6 +153,15 @@ class TimedWork(Work):
         """Return whether a record is known to hold and wait for the same as one before it."""
         return False
 
+    def held(self, state: Any) -> int:
+        if type(state) is Waiting:
+            return len(state.outputs) - state.first + self._held(self._spelled(state.record))
+        return self._held(self._spelled(state))
+
+    @abstractmethod
+    def _held(self, record: Any) -> int:
+        """Return the number of elements in a record that have not come out."""
+
     @abstractmethod
     def _timers(self, record: Any, moment: Moment) -> list[Timer]:
         """Return the watermarks and processing times for which a record waits."""
@@ -206,6 +215,9 @@ class GroupingWork(TimedWork):
             timers += [Timer(*turn) for turn in self._ticks(record, moment)]
         return timers
 
+    def _held(self, record: Record) -> int:
+        return sum(cell.fresh for cell in record.open)
+
     def _turns(self, record: Record, moment: Moment) -> Iterator[Turn]:
         """Yield the watermarks for which a record waits."""
         if self._alike is None or not every(record.open, self._alike.is_alike):
@@ -258,6 +270,9 @@ class FunctionWork(TimedWork):
             for cell in state.open
         ]
         return (FnRecord(tuple(exact)), timers, hold)
+
+    def _held(self, record: FnRecord) -> int:
+        return self._step.held(record)
 
     def _waits_alike(self, before: FnRecord, record: FnRecord) -> bool:
         return self._step.waits_alike(before, record)

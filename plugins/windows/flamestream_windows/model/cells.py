@@ -19,7 +19,7 @@ what is to last belongs into a cell.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from operator import itemgetter
 from typing import Any, ClassVar, Final, Generic, Literal, NamedTuple, Self, TypeVar, overload
@@ -639,6 +639,18 @@ class StatefulFn(Generic[K, T, U]):
     def on_expiry(self, key: K, at: Any) -> Iterable[U | Stamped[U]]:
         """Yield the outputs at the end of a window. Cells can still be read."""
         return ()
+
+    @classmethod
+    def _held(cls, contents: Mapping[str, tuple[Any, ...]], alarms: Collection[Alarm]) -> int:
+        """Return the number of elements of a window whose outputs come only when the watermark rises.
+
+        That of a user's function is not known: each of its timers of event time counts.
+
+        Args:
+            contents: The contents of its cells, by name.
+            alarms: Its timers that are set.
+        """
+        return sum(alarm.domain == "event" for alarm in alarms)
 
     def __setattr__(self, name: str, value: object) -> None:
         if isinstance(getattr(type(self), name, None), Cell | Timer):

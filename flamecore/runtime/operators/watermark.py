@@ -158,14 +158,18 @@ class Watermark:
     def holding(self) -> tuple[Vertex, int] | None:
         """Return the origin that holds the watermark back, as vertex and number.
 
-        It is the first of those with the least last mark. None: there is no origin.
+        It is the first by name of those with the least last mark. None: there is no origin.
         """
         if not self._said:
             return None
-        origin = min(
-            [origin for origin in self._said if origin not in self._idle | self._done] or self._said,
-            key=lambda origin: (MIN_TIME if (said := self._said[origin]) is None else said, origin),
-        )
+
+        def place_of(origin: Origin) -> tuple[int, str, int]:
+            said = self._said[origin]
+            # Not by the index of the vertex: moving a line of the flow would name another.
+            return MIN_TIME if said is None else said, self._vertices[origin].name, origin[1]
+
+        awaited = [origin for origin in self._said if origin not in self._idle | self._done]
+        origin = min(awaited or self._said, key=place_of)
         return self._vertices[origin], origin[1]
 
     def cut(self, before: bytes) -> Mapping[object, object]:

@@ -185,3 +185,13 @@ def test_an_input_without_records_is_named(tmp_path: Path) -> None:
     outputs = flow.run({"fast": FAST, "slow": []}, settings=settings)
     assert len(outputs["out"]) + outputs.stats.held.get("verb", 0) == len(FAST)
     assert set(outputs.stats.held_for.values()) <= {"fast/0"}  # the other has had nothing new, and awaits nothing
+
+
+@pytest.mark.parametrize("first", ["left", "right"])
+def test_of_inputs_that_hold_back_alike_the_first_by_name_is_named(first: str) -> None:
+    flow = fc.Flow("alike")
+    names = ("left", "right") if first == "left" else ("right", "left")
+    timed = [w.event_time(flow.source(name, tuple), at, unit="us", at_end="keep", name=f"at {name}") for name in names]
+    timed[0].merge(timed[1]).key_by(key).window(w.fixed(microseconds=10)).count(name="count").sink("out")
+    stats = flow.run({"left": SLOW, "right": SLOW}).stats
+    assert (stats.held_by["count"], stats.held_for["count"]) == ("left/0", "left/0")

@@ -66,6 +66,15 @@ CERTIFICATES_REFUSED: Final = "certificates.refused"
 NODE_REFUSED: Final = "node.refused"
 """A process that wanted to join a job was turned away; the job goes on. A warning. Keys: `job`, `node`, `why`."""
 
+CALL_LASTED: Final = "call.lasted"
+"""A call of a user's function has lasted for some time, and all else in its process waits for it. A warning, once in so
+many seconds. Keys: `function`, `at` which line it is, `lasted_s`, and `pid`."""
+
+NODE_WAITED: Final = "node.waited"
+"""Nothing has been heard of a process for some time, and the system says that it is there: a call of a user's function
+keeps it, or it is stopped. The job waits for it. A warning, once in so many seconds. Keys: `job`, `node`, `state`
+(`running` or `stopped`), `pid`, `silent_s`."""
+
 NODE_ABANDONED: Final = "node.abandoned"
 """A process has not ended its parts in time after a fault, and the job goes on without it. One that was started
 elsewhere comes back when it has. A warning. Keys: `job`, `node`, `limit_s`."""
@@ -125,6 +134,8 @@ ALL: Final = frozenset(
         CERTIFICATES_REPLACED,
         CALLS_WASTED,
         NODES_AWAITED,
+        CALL_LASTED,
+        NODE_WAITED,
         NODE_ABANDONED,
         CERTIFICATES_REFUSED,
     }

@@ -21,7 +21,7 @@ meet again, where the items go on one by one: what comes of one must meet before
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -58,14 +58,47 @@ Fail = Callable[[bytes, int, bool, Any, Exception], None]
 like every output, and it is taken back if the failing item turns out to be a wrong guess."""
 
 
-def each(step: Step) -> Run:
-    """Return the run that steps through its items."""
+class Round:
+    """The present round of a worker's work, as an operator sees it. This one never ends.
 
-    def run(orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
-        for order, payload in zip(orders, payloads, strict=True):
-            step(order, trace, True, payload)
+    A round ends by time, so that a worker hears its messages, and outputs leave, however long functions take. An
+    operator that calls a function for each item of a run goes over the items by `iterate`, and leaves those that it has
+    not come to: they run in the next round, before anything else. One that does not is not interrupted within a run.
+    """
 
-    return run
+    __slots__ = ()
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether the round has ended: whatever comes now has to be left."""
+        return False
+
+    @property
+    def is_behind(self) -> bool:
+        """Return whether items of an earlier run are left on the worker."""
+        return False
+
+    def iterate(self, values: Sequence[Any]) -> Iterator[Any]:
+        """Return an iterator over values that ends with the round; it is empty if that is over."""
+        return iter(values)
+
+    def finish(self) -> None:
+        """Note that the loop over the last iterator has ended.
+
+        Loops may be nested, and each ends before the one around it.
+        """
+
+    def leave(self, run: Run, orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
+        """Leave items of a run to the next round.
+
+        Args:
+            run: The run that takes them then.
+            orders, trace, payloads: The items, behind all that have run.
+        """
+        run(orders, trace, payloads)
+
+
+NEVER_OVER: Final = Round()
 
 
 class Way(NamedTuple):
@@ -73,6 +106,25 @@ class Way(NamedTuple):
 
     step: Step
     run: Run
+
+
+def each(step: Step, turn: Round = NEVER_OVER) -> Run:
+    """Return the run that steps through its items.
+
+    Args:
+        step: The step.
+        turn: The rounds of the worker.
+    """
+
+    def run(orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
+        done = 0
+        for done, (order, payload) in enumerate(zip(orders, turn.iterate(payloads), strict=False), 1):  # noqa: B007
+            step(order, trace, True, payload)
+        turn.finish()
+        if done < len(payloads):
+            turn.leave(run, orders[done:], trace, payloads[done:])
+
+    return run
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +141,7 @@ class Site:
         barrier: Whether outputs wait for the minimum time.
         strict: The same vertex with functions that check their results; None: there is none.
         early: While it holds an order, the strict vertex computes the items below that. Emptied once all are computed.
+        round: The present round of the worker's work.
     """
 
     ident: int
@@ -99,6 +152,7 @@ class Site:
     barrier: bool = True
     strict: Vertex | None = None
     early: Sequence[bytes] = ()
+    round: Round = NEVER_OVER
 
     @property
     def emit(self) -> Step:

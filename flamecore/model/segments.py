@@ -33,6 +33,14 @@ class Segments:
     entered: tuple[int, ...]
     last: int
 
+    def reached_from(self, segment: int) -> frozenset[int]:
+        """Return a segment, and all those that it feeds."""
+        reached = {segment}
+        for number in range(segment + 1, len(self.inbound)):
+            if not reached.isdisjoint(self.inbound[number]):
+                reached.add(number)
+        return frozenset(reached)
+
     @classmethod
     def number(cls, graph: Graph) -> Segments:
         """Assign numbers to the segments of a graph."""

@@ -15,7 +15,7 @@ from itertools import count
 from sys import maxsize
 from typing import Any
 
-from flamecore.abc.operator import Fail, Step, Way, each
+from flamecore.abc.operator import NEVER_OVER, Fail, Round, Step, Way, each
 from flamecore.model.batch import Orders
 from flamecore.model.meta import child_orders
 
@@ -38,12 +38,14 @@ class Agenda:
     Args:
         segment: Items from outside wait for the minimum time inbound to this segment; None: they do not wait.
         name: Name of an operation before which items wait.
+        turn: The rounds of the worker.
     """
 
     in_vain = 0
 
-    def __init__(self, segment: int | None = None, name: str = "") -> None:
+    def __init__(self, segment: int | None = None, name: str = "", turn: Round = NEVER_OVER) -> None:
         self.segment, self.name = segment, name
+        self._round = turn
         self.is_ready = False
         """Whether items wait only because `drain` has reached its number of steps."""
         self._waiting: list[Entry] = []
@@ -65,22 +67,40 @@ class Agenda:
         # and payloads, which cannot be compared, never are.
         heappush(self._waiting, (order, next(self._arrivals), step, trace, alive, payload))
 
-    def enter(self, step: Step, order: bytes, trace: int, alive: bool, payload: object) -> None:
-        """Run a step on an item from outside, and all that derives from it, or queue it."""
+    def enter(self, turn: Round, step: Step, order: bytes, trace: int, alive: bool, payload: object) -> None:
+        """Run a step on an item from outside, and all that derives from it, or queue it.
+
+        Args:
+            turn: The rounds of the worker, for the vertex that it enters.
+            step: The step.
+            order, trace, alive, payload: The item.
+        """
         if self._at_work:
             return self.put(step, order, trace, alive, payload)
         # Where an earlier item may still come (from another worker, or late), this one waits for the minimum time.
         # Else it is the next one as soon as nothing else is at work.
         if self.segment is not None:
             return heappush(self._waiting, (order, next(self._arrivals), step, trace, alive, payload))
-        self._at_work = True
+        self._at_work, self._round = True, turn
         self._take(step, order, trace, alive, payload)
-        self._work()
+        self._go_through()
         return None
 
-    def entrance(self, step: Step) -> Step:
-        """Return a step for items from outside."""
-        return partial(self.enter, step)
+    def _go_through(self, *_: object) -> None:
+        """Run all that waits; what the round does not come to is left, and nothing enters before it."""
+        self._work()
+        if (lowest := self.lowest) is not None:
+            self._at_work = True
+            self._round.leave(self._go_through, (lowest,), 0, (None,))
+
+    def entrance(self, step: Step, turn: Round = NEVER_OVER) -> Step:
+        """Return a step for items from outside.
+
+        Args:
+            step: The step that they take.
+            turn: The rounds of the worker, for the vertex that they enter.
+        """
+        return partial(self.enter, turn, step)
 
     def gate(self, way: Way) -> Way:
         """Return a way that queues items which have to wait, and passes the others."""
@@ -122,7 +142,8 @@ class Agenda:
         # The steps are limited so that a worker hears messages and keeps its deadlines: a function
         # of 10 ms on all that was known to be next kept it busy for half a minute, and it was
         # declared dead.
-        while waiting and (known is None or waiting[0][0] < known) and self._steps_left > 0:
+        turn = self._round
+        while waiting and (known is None or waiting[0][0] < known) and self._steps_left > 0 and not turn.is_over:
             entry = heappop(waiting)
             # Two entries of one order are a recomputed item, or an item with its tombstone. They
             # are rare, so only they pay for the search for cancelled ones.
@@ -172,8 +193,8 @@ class NumberedAgenda(Agenda):
         emitted: Turns of the outputs of the current item so far.
     """
 
-    def __init__(self, segment: int | None = None, name: str = "") -> None:
-        super().__init__(segment, name)
+    def __init__(self, segment: int | None = None, name: str = "", turn: Round = NEVER_OVER) -> None:
+        super().__init__(segment, name, turn)
         self.rounds = 0
         self.visit: Visit = (iter(()), 0, True)
         self.inside: list[Turn] = []
@@ -194,12 +215,12 @@ class NumberedAgenda(Agenda):
     def put(self, step: Step, order: bytes, trace: int, alive: bool, payload: object) -> None:
         self.emitted.append((step, payload, 0, (iter((order,)), trace, alive)))
 
-    def entrance(self, step: Step) -> Step:
+    def entrance(self, step: Step, turn: Round = NEVER_OVER) -> Step:
         def begin(order: bytes, trace: int, alive: bool, payload: object) -> None:
             self.rounds, self.visit = 0, (child_orders(order), trace, alive)
             step(order, trace, alive, payload)
 
-        return super().entrance(begin)  # one for all items: a tombstone takes the step of its victim
+        return super().entrance(begin, turn)  # one for all items: a tombstone takes the step of its victim
 
     def turn(self, step: Step) -> Step:
         """Return a step that an item in a cycle takes at its own turn."""
@@ -251,7 +272,7 @@ class NumberedAgenda(Agenda):
                 emitted.clear()
             # Only now: `lowest` looks at `inside` alone, and a turn that it missed could be passed
             # by the minimum time.
-            if left <= 0:
+            if left <= 0 or self._round.is_over:
                 break
             left -= 1
             step, payload, self.rounds, visit = inside.pop()

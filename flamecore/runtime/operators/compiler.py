@@ -33,6 +33,7 @@ from flamecore.runtime.operators.marks import MarkingOperator, MarkWays
 from flamecore.runtime.operators.ordered import OrderedBuffer, OrderedOperator
 from flamecore.runtime.operators.rebalance import LoadShares
 from flamecore.runtime.operators.reorder import ReorderBuffer
+from flamecore.runtime.operators.rounds import Rounds, VertexRound
 from flamecore.runtime.operators.strict import NOT_ENCODED, Encodes, early_orders, strict_vertex, unencodable
 from flamecore.runtime.operators.table import OPERATORS, Operators, row_of
 
@@ -147,14 +148,17 @@ class Compiler:
         fail_at: Callable[[Vertex], Fail],
         operators: Operators = OPERATORS,
         encodes: Encodes = NOT_ENCODED,
+        rounds: Rounds | None = None,
     ) -> None:
+        rounds = rounds or Rounds()
         self.encodes = encodes
         self.plan, self.worker, self.outboxes = plan, worker, outboxes
         self.operators = operators
         self.compiled = Compiled()
         kinds = {row_of(type(vertex)) for vertex in plan.graph.vertices} - {Source}
         own = all(operators.get(kind) is OPERATORS.get(kind) for kind in kinds)
-        self.cycles = CycleCompiler(plan, worker, fail_at, numbers=own)
+        self.rounds = rounds
+        self.cycles = CycleCompiler(plan, worker, fail_at, numbers=own, turn_into=self.turn_into)
         self.compiled.waiting += self.cycles.waiting
         self.strict = cache(partial(strict_vertex, plan=plan, encodes=encodes))
         self.marks = MarkWays(plan, worker, outboxes)
@@ -162,6 +166,14 @@ class Compiler:
         self.records: dict[Vertex, RecordPlaces] = {}
         self.idents = Idents(plan.graph, random)
         self.compiled.early[:] = early_orders(plan)
+
+    def turn_at(self, vertex: Vertex) -> VertexRound:
+        """Return the rounds of the worker, for the operator of a vertex."""
+        return VertexRound(self.rounds, self.plan.segments.of[vertex.index])
+
+    def turn_into(self, vertex: Vertex) -> VertexRound:
+        """Return the rounds of the worker, for the way to a vertex, on which an item may go to another worker."""
+        return VertexRound(self.rounds, self.plan.segments.entered[vertex.index])
 
     def successor(self, vertex: Vertex) -> Way:
         """Return the way to the only successor of `vertex`."""
@@ -185,7 +197,8 @@ class Compiler:
                 if wrong := unencodable(encode, payloads[0]):
                     fail(orders[0], trace, True, payloads[0], FlowMistake(f"its record {wrong}"))
                     orders, payloads = orders[1:], payloads[1:]
-            run_on(orders, trace, payloads)
+            if payloads:
+                run_on(orders, trace, payloads)
 
         return Way(way.step, run)
 
@@ -224,6 +237,7 @@ class Compiler:
             barrier=plan.settings.barrier,
             strict=self.strict(vertex) if early else None,
             early=early,
+            round=self.turn_at(vertex),
         )
         operator = self.operators[kind](self.strict(vertex) if plan.settings.checks else vertex, site)
         if isinstance(operator, BroadcastOperator) and not plan.settings.checks:
@@ -261,12 +275,12 @@ class Compiler:
 
     def arrange(self, vertex: Vertex, operator: Operator) -> Way:
         """Return the way into an operator by its route; register it for arrivals."""
-        way = Way(operator.step, operator.run or each(operator.step))
+        way = Way(operator.step, operator.run or each(operator.step, self.turn_at(vertex)))
         alone = len(self.outboxes) == 1
         strict = self.strict(vertex) if self.plan.settings.checks else vertex
         if isinstance(operator, OrderedOperator):
             operator.firing_place = self.plan.firing_places[vertex]
-            ordered = OrderedBuffer(vertex.name, operator, self.plan.segments.of[vertex.index])
+            ordered = OrderedBuffer(vertex.name, operator, self.plan.segments.of[vertex.index], self.turn_at(vertex))
             self.compiled.waiting.append(ordered)
             self.compiled.ordered[vertex.name] = operator
             self.marks.connect(vertex, operator, ordered)
@@ -278,7 +292,7 @@ class Compiler:
             # nothing is early by chance, and to wait takes no message.
             advance = self.plan.settings.advance and self.plan.settings.barrier and not alone
             segment = self.plan.segments.of[vertex.index]
-            buffer = ReorderBuffer(vertex.name, operator, segment, advance=advance)
+            buffer = ReorderBuffer(vertex.name, operator, segment, advance=advance, turn=self.turn_at(vertex))
             self.compiled.waiting.append(buffer)
             way = Way(buffer.step, buffer.run)
         else:
@@ -299,6 +313,7 @@ class Compiler:
             shares=self.shares_for(vertex),
             stays=not alone and vertex in self.plan.homes,
             records=None if (placing := self.plan.graph.placing_of(vertex)) is None else self.records_of(placing),
+            turn=self.turn_into(vertex),
         )
 
     def records_of(self, placing: Vertex) -> RecordPlaces:
@@ -357,6 +372,7 @@ def compile_worker(
     fail_at: Callable[[Vertex], Fail],
     operators: Operators = MappingProxyType({}),
     encodes: Encodes = NOT_ENCODED,
+    rounds: Rounds | None = None,
 ) -> Compiled:
     """Compile the graph for one worker.
 
@@ -368,8 +384,9 @@ def compile_worker(
         fail_at: Function that returns the failure handler of a vertex.
         operators: Operators of plugins, besides the engine's.
         encodes: Functions that encode values which snapshots store, and which go to other processes.
+        rounds: Rounds of the worker; None: they never end.
     """
-    compiler = Compiler(plan, worker, random, outboxes, fail_at, {**OPERATORS, **operators}, encodes)
+    compiler = Compiler(plan, worker, random, outboxes, fail_at, {**OPERATORS, **operators}, encodes, rounds)
     # Each step calls the next, and making an operator makes its successors first: long chains need deep stacks.
     frames = _FRAMES + plan.graph.longest_way(lambda vertex: _FRAMES_OF_STATE if vertex.stateful else _FRAMES_OF_MAP)
     if frames > _FRAMES_MOST:

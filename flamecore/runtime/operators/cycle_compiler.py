@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 
-from flamecore.abc.operator import Fail, Step, Way, each
+from flamecore.abc.operator import Fail, Round, Step, Way, each
 from flamecore.model.graph import Graph, cycle_name
 from flamecore.model.plan import Plan
 from flamecore.model.vertices import ByKey, KeyedLoop, Map, Vertex
@@ -84,6 +84,7 @@ class _Agendas:
         worker: The number of the worker.
         cycles: The cycles of the graph.
         numbers: As for `CycleCompiler`.
+        turn_into: As for `CycleCompiler`.
 
     Attributes:
         common: Agenda of all vertices without one of their own.
@@ -92,7 +93,10 @@ class _Agendas:
         keyed: The keyed agenda of each vertex of a loop by key; loops inside of one share its agenda.
     """
 
-    def __init__(self, plan: Plan, worker: int, cycles: _Cycles, *, numbers: bool) -> None:
+    def __init__(
+        self, plan: Plan, worker: int, cycles: _Cycles, *, numbers: bool, turn_into: Callable[[Vertex], Round]
+    ) -> None:
+        self._turn_into = turn_into
         kind = NumberedAgenda if numbers and plan.graph.counts_rounds() else Agenda
         self.common = kind()
         self.waiting: list[Agenda] = []
@@ -118,7 +122,7 @@ class _Agendas:
                 continue
             agenda = Agenda()
             if worker in plan.owners_of(first):
-                agenda = kind(plan.segments.of[first.index], cycle_name(cycle))
+                agenda = kind(plan.segments.of[first.index], cycle_name(cycle), self._turn_into(first))
                 self.waiting.append(agenda)
             homes.update(dict.fromkeys(cycle, agenda))
         return homes
@@ -153,15 +157,24 @@ class CycleCompiler:
         fail_at: Function that returns the failure handler of a vertex.
         numbers: Whether turns may be numbered: not with operators of plugins, which may retract items that came in
             order.
+        turn_into: Function that returns the rounds of the worker, for the way to a vertex.
 
     Attributes:
         fail_of: Function that returns the failure handler of a vertex, cached: a repair must meet the same handler.
     """
 
-    def __init__(self, plan: Plan, worker: int, fail_at: Callable[[Vertex], Fail], *, numbers: bool) -> None:
-        self._plan, self._fail_at = plan, fail_at
+    def __init__(
+        self,
+        plan: Plan,
+        worker: int,
+        fail_at: Callable[[Vertex], Fail],
+        *,
+        numbers: bool,
+        turn_into: Callable[[Vertex], Round],
+    ) -> None:
+        self._plan, self._fail_at, self._turn_into = plan, fail_at, turn_into
         self._cycles = _Cycles(plan.graph)
-        self._agendas = _Agendas(plan, worker, self._cycles, numbers=numbers)
+        self._agendas = _Agendas(plan, worker, self._cycles, numbers=numbers, turn_into=turn_into)
         self.fail_of = cache(self._fail_of)
         self._heads = {vertex: self._head_of(vertex) for vertex in plan.graph.vertices if vertex in self._cycles.heads}
 
@@ -199,16 +212,16 @@ class CycleCompiler:
             numbers, region = numbered
             fail = numbers.turn_to_fail(fail)
             if enters:
-                step = self._agendas.of(end).entrance(step)
+                step = self._agendas.of(end).entrance(step, self._turn_into(end))
             if end not in region or end in self._heads:
                 step = numbers.turn(step)
         elif enters or end in self._heads:
-            step = self._agendas.of(end).entrance(step)
+            step = self._agendas.of(end).entrance(step, self._turn_into(end))
         else:
             return way
         if keyed is not None:
             step = self._heads[end].letting_in(step, fail)
-        return Way(step, each(step))
+        return Way(step, each(step, self._turn_into(end)))
 
     def before(self, vertex: Vertex, way: Way) -> Way:
         """Return the way to a vertex, with a queue before `way` for items that must wait."""
@@ -241,7 +254,7 @@ class CycleCompiler:
 
     def arrival(self, vertex: Vertex, way: Way) -> Step:
         """Return the step of items from other workers to a vertex on a cycle."""
-        return self._agendas.of(vertex).entrance(way.step)
+        return self._agendas.of(vertex).entrance(way.step, self._turn_into(vertex))
 
     def _head_of(self, head: Vertex) -> LoopHead:
         """Make the head operator of a cycle."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, NoReturn, overload
 
@@ -139,7 +140,7 @@ class DriftOperator(StatefulOperator):
         self._open: OpenNote | None = None  # the last note, while single items are added to it
         self._latest = b""  # the greatest order so far
         strict = site.strict if isinstance(site.strict, Drift) else vertex
-        self._early = site.early
+        self._early, self._round = site.early, site.round
         self._strict_advance, self._strict_accumulate = strict.advance, strict.accumulate
         self._work = self._working(vertex)
         self._strict_work = self._working(strict)
@@ -217,7 +218,11 @@ class DriftOperator(StatefulOperator):
                 return self.run(orders[count:], trace, payloads[count:])
         done = work(orders, trace, payloads) if orders[0] > self._latest else 0
         if done < len(orders):
-            self._repair(orders[done:], trace, True, payloads[done:])
+            # With the round the rest is left; otherwise the next item is late, or fails.
+            if self._round.is_over:
+                self._round.leave(self.run, orders[done:], trace, payloads[done:])
+            else:
+                self._repair(orders[done:], trace, True, payloads[done:])
         return None
 
     def undo(self, orders: Orders, trace: int, payloads: Sequence[object]) -> None:
@@ -243,7 +248,7 @@ class DriftOperator(StatefulOperator):
 
     def _accumulating(self, accumulate: Callable[[object, object], object]) -> Work:
         """Return the processing of items with one output each: key and new state."""
-        layered, load, key_of = self.states, self.states.load, self._key_of
+        layered, load, key_of, turn = self.states, self.states.load, self._key_of, self._round
 
         def work(orders: Orders, trace: int, payloads: Sequence[object]) -> int:
             states = layered.top
@@ -251,8 +256,8 @@ class DriftOperator(StatefulOperator):
             keys: list[object] = []
             before: list[object] = []
             afters: list[object] = []
-            try:
-                for payload in payloads:
+            with suppress(Exception):  # the failing item is processed alone, which reports it
+                for payload in turn.iterate(payloads):
                     key = key_of(payload)
                     state = state_of(key, ABSENT)
                     if state is ABSENT:
@@ -261,8 +266,9 @@ class DriftOperator(StatefulOperator):
                     keys.append(key)
                     before.append(state)
                     afters.append(after)
-            except Exception:  # noqa: BLE001 - the failing item is processed alone, which reports it
-                orders, payloads = orders[: len(before)], payloads[: len(before)]
+            turn.finish()
+            if (done := len(before)) < len(orders):
+                orders, payloads = orders[:done], payloads[:done]
             self._note(orders, trace, payloads, keys, before)
             if keys:
                 # The pairs of keys and states stay two columns. They are made where a function or a
@@ -277,7 +283,7 @@ class DriftOperator(StatefulOperator):
 
         It is `_accumulating` without a call and an entry of the note for each item.
         """
-        layered, load, key_of = self.states, self.states.load, self._key_of
+        layered, load, key_of, turn = self.states, self.states.load, self._key_of, self._round
         keys_of = many_of(key_of)
 
         def work(orders: Orders, trace: int, payloads: Sequence[object]) -> int:
@@ -287,9 +293,9 @@ class DriftOperator(StatefulOperator):
             keys: list[object] = []
             counts: list[int] = []
             count: Any
-            try:
+            with suppress(Exception):  # as above
                 if known is None:
-                    for payload in payloads:
+                    for payload in turn.iterate(payloads):
                         key = key_of(payload)
                         count = count_of(key)
                         if count is None:
@@ -298,14 +304,14 @@ class DriftOperator(StatefulOperator):
                         keys.append(key)
                         counts.append(count)
                 else:
-                    for key in known:
+                    for key in turn.iterate(known):
                         count = count_of(key)
                         if count is None:
                             count = load(key)
                         states[key] = count = count + 1
                         counts.append(count)
-            except Exception:  # noqa: BLE001 - as above
-                done = len(counts)
+            turn.finish()
+            if (done := len(counts)) < len(orders):
                 orders, payloads, known = orders[:done], payloads[:done], known and known[:done]
             named = keys if known is None else known
             self._note(orders, trace, payloads, named, _OneLess(counts))
@@ -317,7 +323,7 @@ class DriftOperator(StatefulOperator):
 
     def _advancing(self, advance: Callable[[object, object], tuple[object, Iterable[object]]]) -> Work:
         """Return the processing of items with any number of outputs each."""
-        layered, load, key_of = self.states, self.states.load, self._key_of
+        layered, load, key_of, turn = self.states, self.states.load, self._key_of, self._round
 
         def work(orders: Orders, trace: int, payloads: Sequence[object]) -> int:
             states = layered.top
@@ -326,8 +332,8 @@ class DriftOperator(StatefulOperator):
             before: list[object] = []
             counts: list[int] = []
             outputs: list[object] = []
-            try:
-                for payload in payloads:
+            with suppress(Exception):  # as above
+                for payload in turn.iterate(payloads):
                     key = key_of(payload)
                     state = state_of(key, ABSENT)
                     if state is ABSENT:
@@ -339,8 +345,9 @@ class DriftOperator(StatefulOperator):
                     before.append(state)
                     counts.append(len(found))
                     outputs += found
-            except Exception:  # noqa: BLE001 - as above
-                orders, payloads = orders[: len(before)], payloads[: len(before)]
+            turn.finish()
+            if (done := len(before)) < len(orders):
+                orders, payloads = orders[:done], payloads[:done]
             self._note(orders, trace, payloads, keys, before)
             if outputs:
                 self._emit_run(_places(orders, counts), trace ^ self._ident, outputs)

@@ -8,13 +8,13 @@ else of other workers.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import compress
 from operator import itemgetter, not_
 from typing import Any, Final
 
-from flamecore.abc.operator import Fail, Operator, Run, Site, Step, Way, each
+from flamecore.abc.operator import NEVER_OVER, Fail, Operator, Round, Run, Site, Step, Way, each
 from flamecore.errors import PlaceError
 from flamecore.model.batch import (
     Beside,
@@ -111,6 +111,7 @@ def routed(
     shares: LoadShares | None = None,
     stays: bool = False,
     records: RecordPlaces | None = None,
+    turn: Round = NEVER_OVER,
 ) -> Way:
     """Return the step and the run that bring items of `vertex` to their workers.
 
@@ -124,6 +125,7 @@ def routed(
         shares: Shares of a rebalance whose items come once; None: it follows their times.
         stays: Whether items stay here, unless routed by key: in a cycle that is at home on one worker.
         records: Places of the records of which the items are made, and which have brought them to their workers.
+        turn: The rounds of the worker, for the way to the vertex.
     """
     route = vertex.route
     if records is not None:
@@ -148,11 +150,11 @@ def routed(
     elif isinstance(route, ByTime):
         parted = DealingByTime(workers)
     elif isinstance(route, ByKey):
-        parted = _PartingByKey(route.placed, owners, place, fail, workers, notes=vertex.ordered)
+        parted = _PartingByKey(route.placed, owners, place, fail, workers, turn, notes=vertex.ordered)
     else:
-        parted = _Parting(place, fail, workers)
+        parted = _Parting(place, fail, workers, turn)
     step = _to_place(vertex.index, here, worker, outboxes, fail, place)
-    return Way(step, _run_to_place(vertex.index, run_here, worker, outboxes, parted))
+    return Way(step, _run_to_place(vertex.index, run_here, worker, outboxes, parted, turn))
 
 
 def _to_one(index: int, outbox: Outbox) -> Way:
@@ -210,14 +212,19 @@ def _to_place(index: int, here: Step, worker: int, outboxes: Outboxes, fail: Fai
     return step
 
 
-def _run_to_place(index: int, here: Run, worker: int, outboxes: Outboxes, part: Parting) -> Run:
+def _run_to_place(index: int, here: Run, worker: int, outboxes: Outboxes, part: Parting, turn: Round) -> Run:
     def run(orders: Orders, trace: int, payloads: Sequence[object]) -> None:
+        if turn.is_over:
+            return turn.leave(run, orders, trace, payloads)
         parts = part(orders, trace, payloads)
         for owner, (places, values) in enumerate(parts):
             if places and owner != worker:
                 outboxes[owner].put_run(index, trace, places, values)
         if parts[worker][0]:
             here(parts[worker][0], trace, parts[worker][1])
+        if (done := part.done) < len(orders):
+            turn.leave(run, orders[done:], trace, payloads[done:])
+        return None
 
     return run
 
@@ -229,16 +236,22 @@ class _Parting:
         place: Function that finds the worker of an item.
         fail: Failure handler of items without one.
         workers: Number of workers.
+        turn: The rounds of the worker.
+
+    Attributes:
+        done: Number of items of the last run that the round has come to.
     """
 
-    def __init__(self, place: Place, fail: Fail, workers: int) -> None:
-        self.place, self.fail, self.workers = place, fail, workers
+    def __init__(self, place: Place, fail: Fail, workers: int, turn: Round = NEVER_OVER) -> None:
+        self.place, self.fail, self.workers, self.turn = place, fail, workers, turn
+        self.done = 0
 
     def __call__(self, orders: Orders, trace: int, payloads: Sequence[object]) -> Sequence[Part]:
+        done = 0
         parts: list[tuple[list[bytes], list[object]]] = [([], []) for _ in range(self.workers)]
         ways = [(places.append, values.append) for places, values in parts]
         place = self.place
-        for order, payload in zip(orders, payloads, strict=True):
+        for done, (order, payload) in enumerate(zip(orders, self.turn.iterate(payloads), strict=False), 1):  # noqa: B007
             try:
                 add_order, add_payload = ways[place(order, payload)]
             except Exception as error:  # noqa: BLE001 - a failing or unhashable key is the user's to see
@@ -246,6 +259,8 @@ class _Parting:
                 continue
             add_order(order)
             add_payload(payload)
+        self.turn.finish()
+        self.done = done
         return parts
 
 
@@ -296,7 +311,7 @@ class _PartingByKey(_Parting):
     Args:
         key: The function to what is hashed.
         owners: Owner of each key group.
-        place, fail, workers: As for `_Parting`.
+        place, fail, workers, turn: As for `_Parting`.
         notes: Whether the keys go along beside the payloads. Operations that take keys in columns then need no call
             for each.
     """
@@ -308,26 +323,31 @@ class _PartingByKey(_Parting):
         place: Place,
         fail: Fail,
         workers: int,
+        turn: Round = NEVER_OVER,
         *,
         notes: bool = False,
     ) -> None:
-        super().__init__(place, fail, workers)
+        super().__init__(place, fail, workers, turn)
+        self._slow = False  # whether a round has ended in the key function, which then goes item by item
         self._key, self._owners, self._notes = key, owners, notes
         self._texts, self._keys = _PlaceCache(), _PlaceCache()
 
     def __call__(self, orders: Orders, trace: int, payloads: Sequence[object]) -> Sequence[Part]:
+        if self._slow:
+            return super().__call__(orders, trace, payloads)
         texts = self._texts.helps and type(payloads[0]) is str and set(map(type, payloads)) == {str}
         columns: list[Column] = []
         try:
             if texts:
                 found = self._texts.find(payloads, self._places_of)
             else:
-                keys = results(self._key, payloads)
+                keys = self._keys_of(payloads)
                 found = self._keys.find(keys, self._owners_of) if self._keys.helps else self._owners_of(keys)
                 if self._notes:
                     columns.append((self._key, keys))
         except Exception:  # noqa: BLE001 - the item-by-item path repeats the call, and reports it
             return super().__call__(orders, trace, payloads)
+        self.done = len(orders)
         orders = materialise(orders)
         if type(payloads) is Beside:
             columns += payloads.columns
@@ -364,7 +384,15 @@ class _PartingByKey(_Parting):
         ]
 
     def _places_of(self, payloads: Sequence[object]) -> Sequence[int]:
-        return self._owners_of(results(self._key, payloads))
+        return self._owners_of(self._keys_of(payloads))
+
+    def _keys_of(self, payloads: Sequence[object]) -> Sequence[object]:
+        keys = [*map(self._key, self.turn.iterate(payloads))]
+        self.turn.finish()
+        if len(keys) < len(payloads):
+            self._slow = self.turn.is_over
+            raise RuntimeError("the round has ended, or the key function raised StopIteration")
+        return keys
 
     def _owners_of(self, keys: Sequence[object]) -> Sequence[int]:
         return list(map(self._owners.__getitem__, key_groups(keys)))
@@ -399,25 +427,49 @@ class RecordPlaces:
     """The places of the records under way on a worker, for all that is made of them.
 
     The worker has been dealt the records by these places. Only calls are between the vertex that deals records and a
-    route by place. So no place is kept longer than the run of its record takes, and no place is sent along.
+    route by place. So no place is kept longer than the run of its record takes, with what was left of a round, and no
+    place is sent along.
 
     Args:
         placing: Name of the vertex that deals the records.
     """
 
-    __slots__ = ("_orders", "_places", "_placing")
+    __slots__ = ("_earlier", "_orders", "_places", "_placing")
 
     def __init__(self, placing: str) -> None:
         self._placing = placing
         self._orders: Sequence[bytes] = ()
         self._places: Sequence[object] = ()
+        self._earlier: list[tuple[Sequence[bytes], Sequence[object]]] = []
 
-    def note(self, orders: Sequence[bytes], places: Sequence[object]) -> None:
-        """Note the records that go on now, in order, and their places."""
+    def note(self, orders: Sequence[bytes], places: Sequence[object], *, keep: bool = False) -> None:
+        """Note the records that go on now, in order, and their places.
+
+        Args:
+            orders, places: The records.
+            keep: Whether some that are made of earlier records are left of a round.
+        """
+        if keep:
+            self._earlier.append((self._orders, self._places))
+        elif self._earlier:
+            self._earlier.clear()
         self._orders, self._places = orders, places
+
+    def _turn_to(self, order: bytes) -> None:
+        """Take the records of which an item is made."""
+        for number in range(len(self._earlier), -1, -1):
+            orders, places = self._earlier[number] if number < len(self._earlier) else (self._orders, self._places)
+            at = bisect_right(orders, order) - 1
+            if at >= 0 and order.startswith(orders[at]):
+                if number < len(self._earlier):
+                    self._earlier[number] = self._orders, self._places
+                    self._orders, self._places = orders, places
+                return
 
     def are(self, places: list[object], orders: Orders) -> bool:
         """Return whether `places` are those of the records that `orders` derive from."""
+        if self._earlier:
+            self._turn_to(orders[0])
         # The usual case, of a map with one output each: the columns are compared in one step of C.
         if type(orders) is DerivedOrders and orders.counts is None and orders.bases is self._orders:  # one of each
             return places == self._places
@@ -445,6 +497,8 @@ class RecordPlaces:
         here, run_here = way
 
         def is_right(order: bytes, trace: int, alive: bool, payload: object) -> bool:
+            if self._earlier:
+                self._turn_to(order)
             try:
                 key = key_of(payload)
                 place = place_of(key)
@@ -508,6 +562,7 @@ class PlacingOperator(Operator):
         assert isinstance(vertex.route, ByKey)
         self._place_of, self._ident = vertex.route.key, site.ident
         self._emit, self._emit_run, self._fail = site.emit, site.emit_run, site.fail
+        self._round = site.round
         self.records = RecordPlaces(vertex.name)
 
     def step(self, order: bytes, trace: int, alive: bool, payload: object) -> None:
@@ -516,7 +571,7 @@ class PlacingOperator(Operator):
             check_key(place)
         except Exception as error:  # noqa: BLE001 - a failing or unhashable place is the user's to see
             return self._fail(order, trace, alive, payload, error)
-        self.records.note((order,), (place,))
+        self.records.note((order,), (place,), keep=self._round.is_behind)
         return self._emit(order + CHILD[0], trace ^ self._ident, alive, payload)
 
     def run(self, orders: Orders, trace: int, payloads: Sequence[object]) -> None:
@@ -527,30 +582,11 @@ class PlacingOperator(Operator):
         except Exception:  # noqa: BLE001 - as above
             return each(self.step)(orders, trace, payloads)
         orders = materialise(orders)
-        self.records.note(orders, places)
+        self.records.note(orders, places, keep=self._round.is_behind)
         return self._emit_run(extended(orders, CHILD[0]), trace ^ self._ident, payloads)
 
 
 Parting = _Parting | DealingByTime | DealingByLoad
-
-
-def arrive(pieces: Sequence[Piece], steps: Mapping[int, Step], runs: Mapping[int, Run]) -> None:
-    """Process pieces from another worker, in their order.
-
-    Args:
-        pieces: The received pieces.
-        steps: Step of each vertex, by index.
-        runs: Run of each vertex that accepts runs from other workers, by index.
-    """
-    for index, trace, alive, orders, payloads in pieces:
-        run = runs.get(index)
-        # Runs are of live items: a tombstone takes the step of its victim, whichever way that came.
-        if run is not None and alive:
-            run(orders, trace, payloads)
-            continue
-        step = steps[index]
-        for order, payload in zip(orders, payloads, strict=True):
-            step(order, trace, alive, payload)
 
 
 def _copied(here: Step, workers: int) -> Step:

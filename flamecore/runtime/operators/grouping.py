@@ -91,12 +91,14 @@ class GroupingOperator(StatefulOperator):
         window, name_of = rules.window, self._names.name_of
         ident, emit, step = site.ident, site.emit_run, self.step
         if rules.custom is not None or rules.undo_partial:
-            return each(step)
+            return each(step, site.round)
+        turn = site.round
 
         def run(orders: Sequence[bytes], trace: int, payloads: Sequence[object]) -> None:
             places: list[bytes] = []
             windows: list[tuple[object, ...]] = []
-            for order, payload in zip(orders, payloads, strict=True):
+            done = 0
+            for done, (order, payload) in enumerate(zip(orders, turn.iterate(payloads), strict=False), 1):  # noqa: B007
                 try:
                     name = name_of(payload)
                     bucket = buckets.get(name)
@@ -122,9 +124,12 @@ class GroupingOperator(StatefulOperator):
                     touched.append(name)
                 places.append(order)
                 windows.append(tuple([entry[2] for entry in entries[-window:]]))
+            turn.finish()
             if places:
                 self.worked += len(places)
                 emit(places, trace ^ ident, windows)
+            if done < len(payloads):
+                turn.leave(run, orders[done:], trace, payloads[done:])
 
         return run
 

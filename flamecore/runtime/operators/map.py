@@ -5,12 +5,11 @@ Child ids are appended in the order of outputs (paper 000, "Ordering model").
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from itertools import compress
-from operator import length_hint
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import compress, islice
 from typing import Any, Final, NamedTuple
 
-from flamecore.abc.operator import Fail, Operator, Run, Site, Step
+from flamecore.abc.operator import NEVER_OVER, Fail, Operator, Round, Run, Site, Step
 from flamecore.model.batch import AllBut, Orders, children, chosen, extended, many_of, selected, within
 from flamecore.model.meta import CHILD, Meta, child_codes, decode_time, encode_child
 from flamecore.model.vertices import Broadcast, Map, Merge
@@ -40,9 +39,10 @@ class MapOperator(Operator):
         strict = site.strict if isinstance(site.strict, Map) else vertex
         early = site.early
         self.step = map_step(vertex, site.ident, site.emit, site.fail, strict.function, early)
-        self.run = map_run(vertex, site.ident, site.emit_run, site.fail)
+        self.run = map_run(vertex, site.ident, site.emit_run, site.fail, site.round)
         if early:
-            self.run = early_run(map_run(strict, site.ident, site.emit_run, site.fail), self.run, early)
+            first = map_run(strict, site.ident, site.emit_run, site.fail, site.round)
+            self.run = early_run(first, self.run, early)
 
 
 class BroadcastOperator(Operator):
@@ -162,9 +162,14 @@ def _inspect_meta(
     return step
 
 
-def map_run(vertex: Map, ident: int, emit: Run, fail: Fail) -> Run:
-    """Compile a map for runs. Arguments as for `map_step`."""
-    shapes: Mapping[str, Callable[[Callable[..., object], int, Run, Fail], Run]] = {
+def map_run(vertex: Map, ident: int, emit: Run, fail: Fail, turn: Round = NEVER_OVER) -> Run:
+    """Compile a map for runs.
+
+    Args:
+        vertex, ident, emit, fail: As for `map_step`.
+        turn: The rounds with which a run ends.
+    """
+    shapes: Mapping[str, Callable[[Callable[..., object], int, Run, Fail, Round], Run]] = {
         "many": _run_of_many,
         "one": _run_of_one,
         "timed": _run_of_timed,
@@ -172,15 +177,16 @@ def map_run(vertex: Map, ident: int, emit: Run, fail: Fail) -> Run:
         "inspect": _run_of_seen,
         "inspect_meta": _run_of_seen_metas,
     }
-    return shapes[vertex.shape](vertex.function, ident, emit, fail)
+    return shapes[vertex.shape](vertex.function, ident, emit, fail, turn)
 
 
-def _run_of_many(function: Callable[[object], Any], ident: int, emit: Run, fail: Fail) -> Run:
+def _run_of_many(function: Callable[[object], Any], ident: int, emit: Run, fail: Fail, turn: Round) -> Run:
     def run(orders: Orders, trace: int, payloads: Sequence[object]) -> None:
         places: list[int] = []
         counts: list[int] = []
         outputs: list[object] = []
-        for place, payload in enumerate(payloads):
+        place = -1
+        for place, payload in enumerate(turn.iterate(payloads)):
             try:
                 found = function(payload)
                 if type(found) is not list:
@@ -196,17 +202,20 @@ def _run_of_many(function: Callable[[object], Any], ident: int, emit: Run, fail:
             if len(outputs) > _LONG:
                 emit(children(selected(orders, places), counts), trace ^ ident, outputs)
                 places, counts, outputs = [], [], []
+        turn.finish()
         if outputs:
             emit(children(selected(orders, places), counts), trace ^ ident, outputs)
+        if place + 1 < len(payloads):
+            turn.leave(run, orders[place + 1 :], trace, payloads[place + 1 :])
 
     return run
 
 
-def _run_of_one(function: Callable[[object], object], ident: int, emit: Run, fail: Fail) -> Run:
+def _run_of_one(function: Callable[[object], object], ident: int, emit: Run, fail: Fail, turn: Round) -> Run:
     many = many_of(function)
 
     def run(orders: Orders, trace: int, payloads: Sequence[object]) -> None:
-        if many is not None:
+        if many is not None and not turn.is_over:
             try:
                 made = many(payloads)
             except Exception:  # noqa: BLE001 - the function fails on one of them, too
@@ -217,7 +226,7 @@ def _run_of_one(function: Callable[[object], object], ident: int, emit: Run, fai
         outputs: list[object] = []
         failed: list[int] = []
         values, call, put = within(function, payloads)
-        left = iter(values)
+        left = turn.iterate(values)
         while True:
             # One `try` for all payloads, not one for each, which costs a cheap function some of its time. Not a
             # comprehension, nor `map`: outputs before an error would have to be made again, or `StopIteration` would
@@ -231,6 +240,11 @@ def _run_of_one(function: Callable[[object], object], ident: int, emit: Run, fai
                 place = len(outputs) + len(failed)
                 failed.append(place)
                 fail(orders[place], trace, True, payloads[place], error)
+        turn.finish()
+        rest = None
+        if (done := len(outputs) + len(failed)) < len(orders):
+            rest = orders[done:], trace, payloads[done:]
+            orders, payloads = orders[:done], payloads[:done]
         if failed:
             gone = set(failed)
             places = [at for at in range(len(orders)) if at not in gone]
@@ -239,23 +253,25 @@ def _run_of_one(function: Callable[[object], object], ident: int, emit: Run, fai
                 payloads = chosen(payloads, places, [payloads[at] for at in places])
         if outputs:
             emit(extended(orders, _ONLY), trace ^ ident, outputs if put is None else put(payloads, outputs))
+        if rest is not None:
+            turn.leave(run, *rest)
 
     return run
 
 
-def _run_of_timed(function: Callable[[object, int], object], ident: int, emit: Run, fail: Fail) -> Run:
+def _run_of_timed(function: Callable[[object, int], object], ident: int, emit: Run, fail: Fail, turn: Round) -> Run:
     def run(orders: Orders, trace: int, payloads: Sequence[object]) -> None:
         times = map(decode_time, orders)
-        _run_of_one(lambda payload: function(payload, next(times)), ident, emit, fail)(orders, trace, payloads)
+        _run_of_one(lambda payload: function(payload, next(times)), ident, emit, fail, turn)(orders, trace, payloads)
 
     return run
 
 
-def _run_of_kept(function: Callable[[object], object], ident: int, emit: Run, fail: Fail) -> Run:
+def _run_of_kept(function: Callable[[object], object], ident: int, emit: Run, fail: Fail, turn: Round) -> Run:
     many = many_of(function)
 
     def run(orders: Orders, trace: int, payloads: Sequence[object]) -> None:
-        if many is not None and (found := _kept_of(many, payloads)) is not None:
+        if many is not None and not turn.is_over and (found := _kept_of(many, payloads)) is not None:
             if found:
                 if len(found) < len(payloads):
                     payloads = chosen(payloads, found, [payloads[place] for place in found])
@@ -263,22 +279,21 @@ def _run_of_kept(function: Callable[[object], object], ident: int, emit: Run, fa
             return
         values, test, _ = within(function, payloads)
         kept: list[object] = []
-        some: list[int] = []
-        many_more = len(values) >= _MANY
-        for place, value in enumerate(values[:_SAMPLE] if many_more else values):
-            try:
-                if test(value):
-                    kept.append(value)
-                    some.append(place)
-            except Exception as error:  # noqa: BLE001 - as above
-                fail(orders[place], trace, True, payloads[place], error)
-        places = _keep_rest(test, values, kept, some, _failing(fail, orders, trace, payloads)) if many_more else some
+        left = turn.iterate(values)
+        done, places = _keep(test, left, len(values), kept, _failing(fail, orders, trace, payloads))
+        turn.finish()
+        rest = None
+        if done < len(payloads):
+            rest = orders[done:], trace, payloads[done:]
+            orders, payloads = orders[:done], payloads[:done]
         if len(kept) < len(payloads):
             if values is not payloads:
                 kept = [payloads[at] for at in places]
             payloads = chosen(payloads, places, kept)
         if kept:
             emit(extended(selected(orders, places), _ONLY), trace ^ ident, payloads)
+        if rest is not None:
+            turn.leave(run, *rest)
 
     return run
 
@@ -292,52 +307,64 @@ def _failing(fail: Fail, orders: Orders, trace: int, payloads: Sequence[object])
     return lambda place, error: fail(orders[place], trace, True, payloads[place], error)
 
 
-# To number the values, and to note the number of each that is kept, takes as long as a short test. So only those are
-# numbered that fare unlike most of the first ones: by what is left of the list, which its iterator tells.
-def _keep_rest(
-    test: Callable[[object], object], values: Sequence[object], kept: list[object], places: list[int], failed: Failed
-) -> Sequence[int]:
-    """Append the values that a filter keeps of those behind the sample; return the places of all.
+# To note the number of each value that is kept takes as long as a short test. So only those are noted that fare unlike
+# most of the first ones.
+def _keep(
+    test: Callable[[object], object], left: Iterator[object], count: int, kept: list[object], failed: Failed
+) -> tuple[int, Sequence[int]]:
+    """Append the values that a filter keeps; return how many were tested, and the places of those that are kept.
 
     Args:
         test: The filter's function.
-        values: The values.
-        kept, places: Those kept of the sample, and their places.
+        left: The values, up to the end of the round.
+        count: Their number, if the round does not end.
+        kept: The list of those kept.
         failed: Failure handler.
     """
-    rest = (values if type(values) is list else list(values))[_SAMPLE:]
-    left, last = iter(rest), len(values) - 1
-    if len(places) * _RARE < _SAMPLE:
-        while True:
-            try:
-                for value in left:
-                    if test(value):
-                        kept.append(value)
-                        places.append(last - length_hint(left))
-                return places
-            except Exception as error:  # noqa: BLE001 - as above
-                failed(last - length_hint(left), error)
+    places: list[int] = []
+    done = _keep_some(test, islice(left, _SAMPLE) if count >= _MANY else left, 0, kept, places, failed)
+    if done < min(_SAMPLE, count) or count < _MANY:
+        return done, places
     if (_SAMPLE - len(places)) * _RARE > _SAMPLE:
-        for place, value in enumerate(rest, _SAMPLE):
-            try:
-                if test(value):
-                    kept.append(value)
-                    places.append(place)
-            except Exception as error:  # noqa: BLE001 - as above
-                failed(place, error)
-        return places
+        return _keep_some(test, left, done, kept, places, failed), places
     dropped = sorted({*range(_SAMPLE)}.difference(places))
     while True:
         try:
-            for value in left:
+            for done, value in enumerate(left, done + 1):  # noqa: B020 - it goes on from there
                 if test(value):
                     kept.append(value)
                 else:
-                    dropped.append(last - length_hint(left))
-            return AllBut(dropped, len(values))
+                    dropped.append(done - 1)
+            return done, AllBut(dropped, done)
         except Exception as error:  # noqa: BLE001 - as above
-            dropped.append(last - length_hint(left))
-            failed(dropped[-1], error)
+            dropped.append(done - 1)
+            failed(done - 1, error)
+
+
+def _keep_some(
+    test: Callable[[object], object],
+    left: Iterator[object],
+    done: int,
+    kept: list[object],
+    places: list[int],
+    failed: Failed,
+) -> int:
+    """Append the values that a filter keeps, and their places; return how many have been tested.
+
+    Args:
+        test, left, kept, failed: As for `_keep`.
+        done: Number of values tested before.
+        places: The list of the places.
+    """
+    while True:
+        try:
+            for done, value in enumerate(left, done + 1):  # noqa: B020 - it goes on from there
+                if test(value):
+                    kept.append(value)
+                    places.append(done - 1)
+            return done
+        except Exception as error:  # noqa: BLE001 - as above
+            failed(done - 1, error)
 
 
 def _kept_of(many: Callable[[Sequence[object]], Sequence[object]], payloads: Sequence[object]) -> list[int] | None:
@@ -349,15 +376,17 @@ def _kept_of(many: Callable[[Sequence[object]], Sequence[object]], payloads: Seq
         return None
 
 
-def _run_of_seen(function: Callable[[object], object], ident: int, emit: Run, fail: Fail) -> Run:
+def _run_of_seen(function: Callable[[object], object], ident: int, emit: Run, fail: Fail, turn: Round) -> Run:
     def seen(payload: object) -> bool:
         function(payload)
         return True
 
-    return _run_of_kept(seen, ident, emit, fail)
+    return _run_of_kept(seen, ident, emit, fail, turn)
 
 
-def _run_of_seen_metas(function: Callable[[object, Meta], object], ident: int, emit: Run, fail: Fail) -> Run:
+def _run_of_seen_metas(
+    function: Callable[[object, Meta], object], ident: int, emit: Run, fail: Fail, turn: Round
+) -> Run:
     def run(orders: Orders, trace: int, payloads: Sequence[object]) -> None:
         metas = (Meta.decode(order, trace) for order in orders)
 
@@ -365,7 +394,7 @@ def _run_of_seen_metas(function: Callable[[object, Meta], object], ident: int, e
             function(payload, next(metas))
             return True
 
-        _run_of_kept(seen, ident, emit, fail)(orders, trace, payloads)
+        _run_of_kept(seen, ident, emit, fail, turn)(orders, trace, payloads)
 
     return run
 

@@ -17,13 +17,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from operator import itemgetter
 from sys import maxsize
 from typing import Any, Final, Literal
 
-from flamecore.abc.operator import GONE, Record, Site, StatefulOperator, Turn, Work
+from flamecore.abc.operator import GONE, NEVER_OVER, Record, Round, Site, StatefulOperator, Turn, Work
 from flamecore.errors import JobError, NoInvalideeError, OrderViolationError
 from flamecore.model.batch import Orders
 from flamecore.model.failure import FlowMistake, describe, shorten_repr
@@ -82,7 +82,7 @@ class OrderedOperator(StatefulOperator):
         self.work: Work = vertex.work() if work is None else work
         self._vertex, self._name = vertex, vertex.name
         self._key_of = vertex.route.key  # type: ignore[union-attr]  # the vertex has checked it
-        self._ident, self._emit_run, self._fail = site.ident, site.emit_run, site.fail
+        self._ident, self._emit_run, self._fail, self._round = site.ident, site.emit_run, site.fail, site.round
         self._snapshots = site.snapshots and not vertex.passing
         self._records: dict[Any, Record] = {}
         self._find: Callable[[Any], Record | None] = self._records.get
@@ -188,13 +188,36 @@ class OrderedOperator(StatefulOperator):
                 vertex=self._name,
                 record=payloads[0],
             )
-        self.worked += len(orders)
-        self._work_on(orders, trace, payloads)
-        self._passed = orders[-1]
+        done = self._work_on(orders, trace, payloads)
+        self.worked += done
+        if done:
+            self._passed = orders[done - 1]
         self._emit()
+        if done < len(orders):
+            self._round.leave(self._go_on, orders[done:], trace, payloads[done:])
 
-    def _work_on(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
-        """Work on items one after another, and on the timers and marks before each."""
+    def _go_on(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
+        """Work on what was left of a round, in a step of its own."""
+        self.begin()
+        try:
+            self.run(orders, trace, payloads)
+        finally:
+            self.end()
+
+    def _work_on(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> int:
+        """Work on items, and on the timers and marks before each; return how many the round has come to."""
+        done = self._work_on_each(orders, trace, self._round.iterate(payloads))
+        self._round.finish()
+        return done
+
+    def _work_on_each(self, orders: Orders, trace: int, payloads: Iterable[Any]) -> int:
+        """Work on items one after another; return their number.
+
+        Args:
+            orders: Their orders, and perhaps some behind.
+            trace: Their trace.
+            payloads: The items.
+        """
         key_of, find, process = self._key_of, self._find, self.work.process
         records, whole = self._records, self._whole
         timers, marks, watermark = self._timers, self.watermark.marks, self.watermark
@@ -202,7 +225,8 @@ class OrderedOperator(StatefulOperator):
         keys: list[Any] = []
         before: list[Record | None] = []
         places, outputs, value = self._orders, self._outputs, watermark.value
-        for order, payload in zip(orders, payloads, strict=True):
+        done = 0
+        for done, (order, payload) in enumerate(zip(orders, payloads, strict=False), 1):  # noqa: B007
             if (timers and timers[0][0] < order) or (marks and marks[0][0] < order):
                 self._note(worked, keys, before)
                 worked, keys, before = [], [], []
@@ -240,6 +264,7 @@ class OrderedOperator(StatefulOperator):
                 places += [order + code for code in child_codes(len(found))]
                 outputs += found
         self._note(worked, keys, before)
+        return done
 
     def on_known(self, known: bytes, most: int, stored: bytes | None = None) -> bool:
         """Work on timers and marks below an order; return whether there are more of them.
@@ -564,10 +589,11 @@ class OrderedBuffer(ReorderBuffer):
         name: Name of the operation.
         operator: The operation.
         segment: Its segment: items that wait, and timers, are in flight there.
+        turn: The rounds of the worker.
     """
 
-    def __init__(self, name: str, operator: OrderedOperator, segment: int) -> None:
-        super().__init__(name, operator, segment, advance=False)
+    def __init__(self, name: str, operator: OrderedOperator, segment: int, turn: Round = NEVER_OVER) -> None:
+        super().__init__(name, operator, segment, advance=False, turn=turn)
         self.to_store: int | None = None
         """The time that the journal is to say has passed (see `wait_for_journal`); None: it need not say more."""
         self._ordered = operator
@@ -613,9 +639,10 @@ class OrderedBuffer(ReorderBuffer):
         try:
             passed = self._bound(known, most) or known
             if self._waiting and self._waiting[0][0] < passed:
-                self._put_in(self._take(passed), final=True)
+                self._put_back(self._put_in(self._take(passed), final=True))
             # Timers before an item need not wait: its record's time is in the journal. So is that of a mark's.
-            self._ordered.on_known(passed, most, self._stored)
+            if not self._round.is_over:
+                self._ordered.on_known(passed, most, self._stored)
         finally:
             self._ordered.end()
         lowest = self.lowest

@@ -13,6 +13,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from itertools import accumulate
+from sys import maxsize
 from typing import Any, Final, ParamSpec
 
 from flamecore.model.batch import Orders, materialise
@@ -46,7 +47,9 @@ def dealt(time: int) -> int:
 
 
 class DealingByTime:
-    """A partition of runs by time, one block at a time; it cannot fail."""
+    """A partition of runs by time, one block at a time; it cannot fail, and comes to all items in any round."""
+
+    done = maxsize
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
@@ -67,7 +70,9 @@ class DealingByTime:
 
 
 class DealingByLoad:
-    """A partition of runs by the shares of the workers: consecutive items for each."""
+    """A partition of runs by the shares of the workers: consecutive items for each, and all in any round."""
+
+    done = maxsize
 
     def __init__(self, shares: LoadShares) -> None:
         self.shares = shares

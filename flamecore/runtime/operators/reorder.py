@@ -23,7 +23,7 @@ from operator import itemgetter
 from sys import maxsize
 from typing import Any, Final
 
-from flamecore.abc.operator import Run, StatefulOperator, each
+from flamecore.abc.operator import NEVER_OVER, Round, Run, StatefulOperator, each
 from flamecore.model.batch import Orders, concat, interleaved, joined, materialise, sorted_together, stretches
 from flamecore.model.meta import decode_time, encode_time
 
@@ -141,15 +141,19 @@ class ReorderBuffer:
         operator: The stateful operation.
         segment: Its segment: waiting items are in flight there, and wait for the minimum times inbound to it.
         advance: Whether items may go in early.
+        turn: The rounds of the worker, of which one may end between two pieces.
 
     Attributes:
         work: The operation's processing of a run in order, which may be replaced by one that measures it.
     """
 
-    def __init__(self, name: str, operator: StatefulOperator, segment: int, *, advance: bool = True) -> None:
+    def __init__(
+        self, name: str, operator: StatefulOperator, segment: int, *, advance: bool = True, turn: Round = NEVER_OVER
+    ) -> None:
         self.name = name
         self.segment = segment
-        self.work: Run = operator.run or each(operator.step)
+        self.work: Run = operator.run or each(operator.step, turn)
+        self._round = turn
         self.is_ready = False
         """Whether items wait only because `drain` has reached its number of items."""
         self._operator = operator
@@ -215,8 +219,12 @@ class ReorderBuffer:
             left = self._put_in(self._take(passed), final=True)
             # Not one repair after the other: each is a late item of the next state, so in a row of states the calls
             # would grow with the square of the records.
-            if left:
-                self._put_in(self._take_back(left, passed), final=True)
+            if left and not self._round.is_over:
+                left = self._put_in(self._take_back(left, passed), final=True)
+            if self._round.is_over:  # what is left comes in the next round, and so does all that is behind it
+                self._put_back(left)
+                self.is_ready = True
+                return
         if early.pieces:
             early.confirm(passed)
         if not self._waiting:
@@ -255,7 +263,7 @@ class ReorderBuffer:
         """Process ready items in order, as repairs if later ones were processed early.
 
         Returns:
-            The pieces that the advance cannot pay for.
+            The pieces that the advance cannot pay for, or that the round does not come to.
         """
         early = self._early
         if early.pieces and ready and min([piece[2][0] for piece in ready]) <= self._passed:
@@ -264,7 +272,7 @@ class ReorderBuffer:
             late, ready = _parted(ready, self._passed + b"\0")
             repairs = list(_merged(late))
             for number, piece in enumerate(repairs):
-                if not self._affords(piece, early.outstanding + (0 if final else len(piece[2]))):
+                if self._round.is_over or not self._affords(piece, early.outstanding + (0 if final else len(piece[2]))):
                     return [*repairs[number:], *ready]
                 self._repair(*piece)
                 early.note(piece, final=final)
@@ -274,6 +282,8 @@ class ReorderBuffer:
         pieces = _merged(ready) if len(ready) > 1 else iter(ready)
         for piece in pieces:
             trace, alive, orders, payloads = piece
+            if self._round.is_over:
+                return [piece, *pieces]
             if orders[0] != self._passed:
                 self._pass(trace, alive, orders, payloads)
             # Two workers may send versions of one item, and the tombstone of the first comes last. Were the second

@@ -29,7 +29,7 @@ class HandOvers:
         own: The times that the worker knows without the ackers; None: it knows none.
 
     Attributes:
-        owed: Acks of received items, which are reported once all that came of these has been handed over.
+        owed: Acks of received items, which are reported once all that came of these has been handed over, or waits.
         waiting: By segment, acks of items that wait before operations.
     """
 
@@ -105,9 +105,13 @@ class HandOvers:
             self._reporter.ack(*ack)
         return Items(pieces, acks, until)
 
-    def hold(self, buffers: Iterable[ReorderBuffer | Agenda]) -> None:
-        """Report items that wait in buffers: an ack for each segment, of the lowest time."""
-        lowest: dict[int, bytes] = {}
+    def hold(self, buffers: Iterable[ReorderBuffer | Agenda], lowest: dict[int, bytes]) -> None:
+        """Report items that wait: an ack for each segment, of the lowest time.
+
+        Args:
+            buffers: The buffers in which they wait.
+            lowest: The lowest order of others, by segment; changed by the call.
+        """
         for buffer in buffers:
             if (order := buffer.lowest) is not None and buffer.segment is not None:
                 lowest[buffer.segment] = min(order, lowest.get(buffer.segment, order))

@@ -5,7 +5,8 @@ Its fronts give them times, and wait for each other where they share a state.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from flamecore.abc.acker import Reporter
@@ -14,6 +15,7 @@ from flamecore.model.batch import Orders, stamped
 from flamecore.model.failure import Failure
 from flamecore.model.plan import Plan
 from flamecore.runtime.operators.compiler import Entrance
+from flamecore.runtime.parts.backlog import Backlog
 from flamecore.runtime.parts.failures import Failures
 from flamecore.runtime.parts.front import Front, LatestTime, Malformed, merge_rejected, split
 from flamecore.runtime.parts.front_marks import FrontMarks
@@ -29,6 +31,7 @@ class Ingress:
         plan: The job's plan.
         fronts: The fronts, by number.
         entrances: For each source, the way of its records.
+        backlog: The items that run before all others.
         failures: The failures of the worker, with malformed records.
         reporter: The worker's side of the acker.
 
@@ -46,6 +49,7 @@ class Ingress:
         plan: Plan,
         fronts: Mapping[int, Front],
         entrances: Mapping[str, Entrance],
+        backlog: Backlog,
         failures: Failures,
         reporter: Reporter,
     ) -> None:
@@ -53,6 +57,8 @@ class Ingress:
         self.rejected = 0
         self._fronts = fronts
         self._entrances = entrances
+        self._segment_of = {source.name: plan.segments.of[source.index] for source in plan.graph.sources}
+        self._backlog = backlog
         self._failures = failures
         self._clock = plan.settings.clock if plan.snapshots else None
         """The clock of times that are stored; None: none are."""
@@ -117,14 +123,18 @@ class Ingress:
         The arguments are those of `Records`.
         """
         entrance = self._entrances[source]
-        if not malformed:
-            entrance.run(orders, 0, values)
-            return
+        run = partial(self._run_well_formed, source, entrance) if malformed else entrance.run
+        self._backlog.admit(run, self._segment_of[source], orders, values)
+
+    def _run_well_formed(
+        self, source: str, entrance: Entrance, orders: Orders, trace: int, values: Sequence[object]
+    ) -> None:
+        """Run records one by one, and pass malformed ones by."""
         for order, value in zip(orders, values, strict=True):
             if isinstance(value, Failure):
                 self._failures.malformed(source, order, value)
             else:
-                entrance.step(order, 0, True, value)
+                entrance.step(order, trace, True, value)
 
     def run_waiting(self, most: int) -> None:
         """Run records that no longer have to wait for other fronts.

@@ -160,8 +160,12 @@ class OwnTimes:
         if sender in self._told:
             self._told[sender] = max(until, self._told[sender])
 
-    def update(self) -> bool:
-        """Compute the times anew; return whether one has grown."""
+    def update(self, limit: int = NO_MORE) -> bool:
+        """Compute the times anew; return whether one has grown.
+
+        Args:
+            limit: Time of the first of the items that have not run, which no time passes.
+        """
         into, behind, promised, grown = self._into, self._behind, self._promised, False
         for number, place in enumerate(self._walk):
             if place.starts:
@@ -170,6 +174,7 @@ class OwnTimes:
                 time = self._told[place.sender]
             else:
                 time = min([promised.get(front, MIN_TIME) for front in place.fronts], default=NO_MORE)
+            time = min(time, limit)
             if time > into[number]:
                 into[number] = time
                 grown = True

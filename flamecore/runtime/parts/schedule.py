@@ -5,35 +5,75 @@ It decides which waiting items run now, and which operators learn of time.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from flamecore.abc.acker import Listener
-from flamecore.model.meta import MIN_FRONT, MIN_TIME, encode_time
+from flamecore.model.meta import MIN_FRONT, MIN_TIME, decode_time, encode_time
 from flamecore.model.segments import Segments
 from flamecore.runtime.operators.agenda import Agenda
 from flamecore.runtime.operators.compiler import Compiled
 from flamecore.runtime.operators.ordered import OrderedBuffer
 from flamecore.runtime.operators.reorder import ReorderBuffer
+from flamecore.runtime.parts.backlog import Backlog
 from flamecore.runtime.parts.ingress import Ingress
 from flamecore.runtime.parts.own_times import OwnTimes
+from flamecore.runtime.parts.promises import NO_MORE
 from flamecore.runtime.state.journal import GivenTimes
 
 _STEP_ITEMS: Final = 65_536
 
+_LEAST_ITEMS: Final = 1
+_MOST_ITEMS: Final = 16_384
+"""Items that run before the time is looked at: at first, for a function may take seconds, and at most."""
+
+_STEP_S: Final = 0.01
+"""Most seconds that they should take."""
+
+
+def _no_time() -> float:
+    return 0.0
+
+
+class Pace:
+    """The number of items that run in one step.
+
+    Args:
+        items: The number at first.
+    """
+
+    __slots__ = ("items",)
+
+    def __init__(self, items: int) -> None:
+        self.items = items
+
+    def fit(self, took_s: float, *, more: bool) -> None:
+        """Fit the number to a step.
+
+        Args:
+            took_s: Seconds that it took.
+            more: Whether more items wait.
+        """
+        if took_s > _STEP_S:
+            # Not one half after the other: a function that waits for an answer may take a million times as long as
+            # before, and each half would be that much again.
+            self.items = max(int(self.items * _STEP_S / took_s), _LEAST_ITEMS)
+        elif more:
+            self.items = min(self.items * 2, _MOST_ITEMS)
+
 
 class Schedule:
-    """The work of a worker that waits for minimum times, or records of other fronts.
+    """The work of a worker that waits for its turn, for minimum times, or for records of other fronts.
 
     Args:
         ingress: The worker's fronts, with the records that wait for each other.
+        backlog: The items that run before all others.
         compiled: Its operations, with the items that wait before them.
         segments: Segments of the graph.
         listener: Minimum times, from the news of the ackers.
         own: The times that the worker knows by itself; None: it waits for the ackers.
 
     Attributes:
-        step_items: Approximate number of waiting items that run in one step; the rest is due at once.
-        has_steps: Whether records or items may wait here for earlier ones.
         has_grown: Whether a minimum time has grown since operators were told of time.
         told: By segment, the last time that operators were told.
     """
@@ -41,22 +81,30 @@ class Schedule:
     def __init__(
         self,
         ingress: Ingress,
+        backlog: Backlog,
         compiled: Compiled,
         segments: Segments,
         listener: Listener,
         own: OwnTimes | None = None,
     ) -> None:
-        self.step_items = _STEP_ITEMS
-        self.has_steps = bool(ingress.merges or compiled.waiting)
+        self._time: Callable[[], float] = _no_time
         self.has_grown = True
         self.told = dict.fromkeys(compiled.timed, MIN_TIME)
         self._ingress = ingress
+        self._backlog = backlog
         self._compiled = compiled
         self._segments = segments
         self._listener = listener
         self._own = own
         self._steps = (*ingress.merges, *compiled.waiting)
-        self._drained = [(buffer, buffer.segment) for buffer in compiled.waiting if buffer.segment is not None]
+        self._arriving = Pace(_STEP_ITEMS)
+        self._drained = [
+            (buffer, buffer.segment, segments.reached_from(buffer.segment), Pace(_STEP_ITEMS))
+            for buffer in compiled.waiting
+            if buffer.segment is not None
+        ]
+        """Each buffer with its segment, the segments that it leads to, and its pace."""
+        self._first = 0  # the turn that begins the next step: 0 for what came in, or the number of a buffer and one
         self._ordered = [buffer for buffer in compiled.waiting if isinstance(buffer, OrderedBuffer)]
         self._knowns: list[bytes] | None = None
         """For each of `_drained`, the time below which nothing more is to come, if it is known."""
@@ -65,20 +113,63 @@ class Schedule:
         """Note that a minimum time has grown."""
         self.has_grown, self._knowns = True, None
 
+    def run_by(self, clock: Callable[[], float]) -> None:
+        """Fit the number of items of each step to the time that it takes.
+
+        Args:
+            clock: Function that returns the time in seconds.
+        """
+        self._time = clock
+        self.set_pace(_LEAST_ITEMS)
+
+    def set_pace(self, items: int) -> None:
+        """Set the approximate number of waiting items that run in one step; the rest is due at once."""
+        for pace in (self._arriving, *[pace for _, _, _, pace in self._drained]):
+            pace.items = items
+
     def step(self) -> bool:
         """Run some waiting items that nothing can come before; return whether more could."""
-        self._ingress.run_waiting(self.step_items)
-        self.learn()
-        if self._knowns is None:
-            self._knowns = [self._known(buffer, segment) for buffer, segment in self._drained]
-        for (buffer, _), known in zip(self._drained, self._knowns, strict=True):
-            buffer.drain(known, self.step_items)
+        # Where the last round has ended, the next does not begin: a slow function would keep waiting what it has made.
+        first, self._first = self._first, 0
+        turns = len(self._drained) + 1
+        for turn in (*range(first, turns), *range(first)) if first else range(turns):
+            if turn:
+                self._drain(turn - 1)
+            else:
+                self._take_in()
+            if self._backlog.round_is_over:
+                self._first = (turn + 1) % turns
+                break
         for buffer in self._ordered:
             if buffer.to_store is not None:
                 self._ingress.promises.given_times.append(GivenTimes(MIN_FRONT, buffer.to_store - 1, 1))
                 buffer.to_store = None
         self.learn()  # what has run may open the next operation
         return self.is_ready()
+
+    def _take_in(self) -> None:
+        """Run items that came in, or were left of a round."""
+        backlog, merges = self._backlog, self._ingress.merges
+        if backlog or merges:
+            begun = self._time()
+            backlog.run(self._arriving.items)
+            if not backlog:
+                self._ingress.run_waiting(self._arriving.items)
+            more = bool(backlog) or any(merge.is_ready for merge in merges)
+            self._arriving.fit(self._time() - begun, more=more)
+        self.learn()
+
+    def _drain(self, number: int) -> None:
+        """Let some items of a buffer in, unless they could pass what was left of a round."""
+        if self._knowns is None:
+            self._knowns = [self._known(buffer, segment) for buffer, segment, _, _ in self._drained]
+        buffer, _, reached, pace = self._drained[number]
+        if self._backlog.cuts(reached):
+            return
+        begun = self._time()
+        buffer.drain(self._knowns[number], pace.items)
+        self._backlog.collect()
+        pace.fit(self._time() - begun, more=buffer.is_ready)
 
     def confirm_time(self, time: int) -> None:
         """Note that the journal says that time has passed to `time`, for which timers may wait."""
@@ -87,7 +178,10 @@ class Schedule:
 
     def learn(self) -> None:
         """Learn how far fronts have come, by the own times."""
-        if self._own is not None and self._own.update():
+        if self._own is None:
+            return
+        left = self._backlog.lowest()
+        if self._own.update(decode_time(min(left.values())) if left else NO_MORE):
             self.grow()
 
     def _known(self, buffer: ReorderBuffer | Agenda, segment: int) -> bytes:
@@ -100,6 +194,8 @@ class Schedule:
 
     def is_ready(self) -> bool:
         """Return whether another step would run items."""
+        if self._backlog:
+            return True
         for each in self._steps:
             if each.is_ready:
                 return True

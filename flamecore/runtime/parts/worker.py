@@ -21,9 +21,11 @@ from flamecore.model.ordered import CLOSING, Marking
 from flamecore.model.plan import Plan
 from flamecore.model.vertices import Vertex
 from flamecore.runtime.operators.compiler import compile_worker
-from flamecore.runtime.operators.exchange import Outbox, arrive
+from flamecore.runtime.operators.exchange import Outbox
+from flamecore.runtime.operators.rounds import ROUNDS
 from flamecore.runtime.operators.strict import NOT_ENCODED, Encodes
 from flamecore.runtime.operators.table import Operators
+from flamecore.runtime.parts.backlog import Backlog
 from flamecore.runtime.parts.counters import NodeStats
 from flamecore.runtime.parts.egress import Egress
 from flamecore.runtime.parts.failures import Failures, FailureWays
@@ -69,6 +71,8 @@ class Worker:
         encodes: Functions that encode values which snapshots store, and which go to other processes.
 
     Attributes:
+        rounds: The rounds of its work: between two of them it has to `flush`.
+        backlog: The items that run before all others.
         chooses: Whether it may choose a later time for a snapshot than the control does.
     """
 
@@ -92,16 +96,21 @@ class Worker:
         self._failures = Failures(plan, self.fronts)
         self.outboxes = [Outbox() for _ in range(plan.workers)]
         ways = FailureWays(index, plan, random=random, outboxes=self.outboxes, held=self._failures)
-        self.compiled = compile_worker(plan, index, random, self.outboxes, ways.fail_at, operators, encodes)
+        self.rounds = ROUNDS.get()()
+        self.compiled = compile_worker(
+            plan, index, random, self.outboxes, ways.fail_at, operators, encodes, self.rounds
+        )
         self.compiled.arrivals.update(self._failures.arrivals())
-        self.ingress = Ingress(plan, self.fronts, self.compiled.entrances, self._failures, reporter)
+        entered = plan.segments.entered
+        segment_of = (*entered, *self._failures.segments, *entered)
+        compiled = self.compiled
+        self.backlog = Backlog(compiled.arrivals, compiled.arriving_runs, segment_of, self.rounds, self._have_run)
+        self.ingress = Ingress(plan, self.fronts, compiled.entrances, self.backlog, self._failures, reporter)
         # A single worker hears of its fronts as soon as it asks.
         self.own_times = (
             OwnTimes(index, plan, self.ingress.promises, self.compiled.waiting) if plan.workers > 1 else None
         )
-        self.schedule = Schedule(self.ingress, self.compiled, plan.segments, listener, self.own_times)
-        entered = plan.segments.entered
-        segment_of = (*entered, *self._failures.segments, *entered)
+        self.schedule = Schedule(self.ingress, self.backlog, compiled, plan.segments, listener, self.own_times)
         own, opening = self.own_times, plan.opening_of(index)
         self._hand_overs = HandOvers(reporter, random, self.outboxes, segment_of, opening, own)
         self.egress = Egress(index, plan, listener, self.compiled, self._failures, encoders, own)
@@ -168,13 +177,11 @@ class Worker:
                 self.ingress.promises.confirm(given.front, given.end)
 
     def receive(self, sender: str, message: Any) -> None:
-        """Process a message: items of another worker, or news of an acker or a rear."""
+        """Process news of an acker or a rear, or take items of another worker, which run in the next steps."""
         kind = type(message)
         if kind is Items:
-            arrive(message.pieces, self.compiled.arrivals, self.compiled.arriving_runs)
+            self.backlog.receive(sender, message)
             self._hand_overs.owed.extend(message.acks)
-            if message.until is not None and self.own_times is not None:
-                self.own_times.note(sender, message.until)
         elif kind is MinTimes:
             if self.listener.receive(int(sender.rpartition("/")[2]), message):
                 self.schedule.grow()
@@ -187,6 +194,11 @@ class Worker:
             self.egress.note(message)
         else:
             raise JobError(f"worker {self.index} does not know what to do with a {kind.__name__}")
+
+    def _have_run(self, sender: str, message: Items) -> None:
+        """Note that all items of a message have run."""
+        if message.until is not None and self.own_times is not None:
+            self.own_times.note(sender, message.until)
 
     # -- output ----------------------------------------------------------------------------------------------------
 
@@ -205,21 +217,20 @@ class Worker:
         """
         out: Outgoing = []
         schedule, hand_overs = self.schedule, self._hand_overs
-        if schedule.has_steps:
-            if not stepped:
-                schedule.step()
-            # Items that wait before a state are in flight, too. They are reported before the owed acks, so no minimum
-            # time passes them.
-            hand_overs.hold(self.compiled.waiting)
-            self.ingress.promises.tell()
+        if not stepped:
+            schedule.step()
+        # Items that wait for their turn, or before a state, are in flight, too. They are reported before the owed acks,
+        # so no minimum time passes them.
+        hand_overs.hold(self.compiled.waiting, self.backlog.lowest())
+        self.ingress.promises.tell()
         schedule.learn()
-        failing = not self._failures.is_empty
+        failing, arriving = not self._failures.is_empty, bool(self.backlog)
         own = self.own_times
         hand_overs.flush(
             out,
             now,
-            at_rest=self._may_rest and not hand_overs.waiting and not failing,
-            patient=own is not None and not self._failures.may_end and own.suffice,
+            at_rest=self._may_rest and not arriving and not hand_overs.waiting and not failing,
+            patient=own is not None and not arriving and not self._failures.may_end and own.suffice,
         )
         if schedule.has_grown or self.compiled.outlets or failing:
             self.egress.release(out)
@@ -235,8 +246,7 @@ class Worker:
 
         None means that nothing waits; 0.0 that items are ready now.
         """
-        schedule = self.schedule
-        return 0.0 if schedule.has_steps and schedule.is_ready() else self._hand_overs.due()
+        return 0.0 if self.schedule.is_ready() else self._hand_overs.due()
 
     def close(self) -> None:
         """Close the works of ordered operations; a second call does nothing.

@@ -96,8 +96,8 @@ class Reading:
         self.front, self.reader, self.policy, self.again = front, reader, policy, again
         self.deadline = deadline or Deadlines().source(front.name)
         self.exhausted = front.ended
-        self.limit = 16
-        """Most records of the next batch."""
+        self.limit = _LEAST
+        """Most records of the next batch. At first the least, for a function may take seconds."""
         self.read_s = 0.0
         """Seconds of reading. If a read may wait, they are not known: others work meanwhile."""
         self.read = 0
@@ -111,7 +111,7 @@ class Reading:
         full = records >= self.limit
         step = _LONG_STEP_S if full else _STEP_S
         if took_s > step:
-            self.limit = max(self.limit // 2, _LEAST)
+            self.limit = max(int(self.limit * step / took_s), _LEAST)  # as in a worker's steps
         elif took_s < step / 2 and full:
             self.limit = min(self.limit * 2, _MOST)
 
@@ -216,6 +216,7 @@ class FrontTask:
             reading.result()
         rest, self._waiting = (*self._left, *self._waiting), {}
         if rest:
+            await self._catch_up()
             self._end(rest)
 
     def end_waiting(self) -> None:
@@ -272,6 +273,7 @@ class FrontTask:
         """Yield to other tasks, and wait until there is room."""
         if self._may_read():
             await asyncio.sleep(0)
+            await self._catch_up()
             for _ in range(_TURNS if self.rears_here and self._admitted >= _MANY else 0):
                 if not any(front.in_flight for front in self.fronts):
                     break
@@ -284,6 +286,11 @@ class FrontTask:
         self._ask_for_snapshot()
         await self._woken.wait()
         self.held_back = 0
+
+    async def _catch_up(self) -> None:
+        """Yield to other tasks until nothing is left of the last round: records and marks come behind it."""
+        while self._worker_task.is_behind:
+            await asyncio.sleep(0)
 
     def _ask_for_snapshot(self) -> None:
         """Ask the control for a snapshot if no more may be read before it: the interval may be long."""
@@ -317,6 +324,7 @@ class FrontTask:
             # keep the loop for a whole round.
             if turn < self._now - _STEP_S:
                 await asyncio.sleep(0)
+                await self._catch_up()
                 turn = self._now = self._time()
             self._current = reading
             # Partitions that are read one after the other need not find out each for itself.
@@ -329,6 +337,7 @@ class FrontTask:
         for reading in ended:
             del self._left.pop(reading)[reading], self._worker_task.open_fronts[reading.front.number]
         if ended:
+            await self._catch_up()
             self._end_or_wait(ended)
 
     async def _read_all(self, reading: Reading, limit: int) -> None:

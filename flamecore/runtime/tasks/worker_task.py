@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from flamecore.abc.source import Batch
 from flamecore.abc.transport import Delivery
@@ -27,6 +27,7 @@ from flamecore.model.messages import (
     Settled,
 )
 from flamecore.model.meta import MIN_TIME
+from flamecore.runtime.operators.rounds import Rounds
 from flamecore.runtime.parts.counters import NodeStats
 from flamecore.runtime.parts.histogram import Histogram
 from flamecore.runtime.parts.worker import Worker
@@ -36,6 +37,7 @@ from flamecore.runtime.tasks.front_search import FrontSearch
 from flamecore.runtime.tasks.partition_task import PartitionTask
 from flamecore.runtime.tasks.sender import Sender
 from flamecore.runtime.tasks.stats import DeliveryTimes
+from flamecore.runtime.tasks.watch import Watch, watch
 
 _BURST: Final = 64
 _BURST_S: Final = 0.005
@@ -43,13 +45,6 @@ _BURST_S: Final = 0.005
 
 _STEP_S: Final = 0.02
 """Most seconds that a worker runs waiting items before others have a turn."""
-
-_STEPS: Final = 2
-"""Number of time checks in one step: a function may be a thousand times slower than the one before it."""
-
-_FEWEST_ITEMS: Final = 16
-_MOST_ITEMS: Final = 16_384
-"""Items that run before the time is checked: at first, and at most."""
 
 
 class SnapshotParticipant(Protocol):
@@ -135,7 +130,7 @@ class WorkerTask:
         """True: the next flush is as soon as the loop comes to it; False: at a time."""
         self._failed = False
         self._time = monotonic
-        worker.schedule.step_items = _FEWEST_ITEMS
+        worker.schedule.run_by(clock())
         dealing = worker.compiled.shares is not None
         self._load = LoadMeter(self._tell_load) if dealing else None
         rears, segments = worker.plan.rears, len(worker.plan.segments.inbound)
@@ -147,7 +142,8 @@ class WorkerTask:
                 Delivered: lambda word: word.rear in rears,
             },
         )
-        self._working = self._load or nullcontext()
+        self._watch = watch()
+        self._working = Working(worker.rounds, self._watch, self._load or nullcontext())
 
     def counts(self) -> NodeStats:
         """Return the share of this worker in the counters."""
@@ -181,8 +177,7 @@ class WorkerTask:
             now = self._time()
         worker = self.worker
         try:
-            if worker.schedule.has_steps:
-                self._step(now)
+            self._step(now)
             outgoing = worker.flush(now, stepped=True)
             self.sender.send_all(self._sent(outgoing) if self.partitions else outgoing)
         except BaseException:
@@ -211,17 +206,14 @@ class WorkerTask:
 
     def _step(self, start: float) -> None:
         """Run waiting items, within the time of a step, in which others wait."""
-        schedule, begun, time = self.worker.schedule, start, self._time
-        while True:
-            more = schedule.step()
-            now = time()
-            if now - begun > _STEP_S / _STEPS:
-                schedule.step_items = max(schedule.step_items // 2, 1)
-            elif more:
-                schedule.step_items = min(schedule.step_items * 2, _MOST_ITEMS)
-            if not more or now - start >= _STEP_S:
-                return
-            begun = now
+        schedule, rounds = self.worker.schedule, self.worker.rounds
+        while schedule.step() and not rounds.is_over and self._time() - start < _STEP_S:
+            pass
+
+    @property
+    def is_behind(self) -> bool:
+        """Return whether records or items are left of a round; the next come behind them."""
+        return bool(self.worker.backlog) and not self._failed
 
     def admit(self, number: int, batch: Batch, at: float, policy: str) -> None:
         """Admit records of a front it hosts, and send their outputs; see `Worker.admit`.
@@ -301,10 +293,32 @@ class WorkerTask:
 
     def aclose(self) -> None:
         """Cancel all timers."""
+        self._watch.release()
         if self._due is not None:
             self._due.cancel()
         if self._load is not None:
             self._load.aclose()
+
+
+class Working:
+    """A round of a worker's work, as a context.
+
+    Args:
+        rounds: The rounds of the worker.
+        watch: The watch on them.
+        load: Context of the meter of its load.
+    """
+
+    def __init__(self, rounds: Rounds, watch: Watch, load: AbstractContextManager[object]) -> None:
+        self._rounds, self._watch, self._load = rounds, watch, load
+
+    def __enter__(self) -> None:
+        self._watch.begin(self._rounds)
+        self._load.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self._load.__exit__(*error)
+        self._watch.end()
 
 
 _PERIOD_S: Final = 0.1

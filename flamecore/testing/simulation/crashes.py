@@ -23,10 +23,12 @@ from flamecore.model.clock import STOPWATCH, WALL_CLOCK, ClockName
 from flamecore.model.graph import Graph
 from flamecore.model.settings import OnError
 from flamecore.runtime.codec.codec import Codec
+from flamecore.runtime.operators.rounds import ROUNDS
 from flamecore.runtime.state.format import Binding, decode_epoch
 from flamecore.testing.laws import LawBroken
 from flamecore.testing.simulation.damages import Damages
 from flamecore.testing.simulation.job import SimulatedJob
+from flamecore.testing.simulation.rounds import drawn_rounds
 from flamecore.testing.simulation.run import Run
 from flamecore.testing.simulation.trouble import Trouble
 from flamecore.testing.simulation.virtual import run_virtually
@@ -129,7 +131,7 @@ class Crashes:
         self.world.stored = self._stored
         self._faults = random.randint(0, self.trouble.faults) if self.trouble.kinds else 0
         self._kind, self._after, self._next_fault = self._draw()
-        self._stopwatch = stopwatch(seed)
+        self._stopwatch, self._rounds = stopwatch(seed), drawn_rounds(seed)
         self._grows = self.trouble.grows_in(graph)
         if self._grows and random.random() < 0.3:
             for records in self.job.records.values():
@@ -170,6 +172,7 @@ class Crashes:
         follow_tasks(asyncio.get_running_loop())
         WALL_CLOCK.set(self.world.now_us)
         STOPWATCH.set(self._stopwatch)
+        ROUNDS.set(self._rounds)
         while not await self._once():
             if self.runs >= _MOST_RUNS:
                 raise LawBroken("done", f"the job is not done after {self.runs} runs")

@@ -30,11 +30,13 @@ from flamecore.model.plan import Plan
 from flamecore.model.settings import JobSettings, OnError
 from flamecore.runtime.config.operators import plugin_operators
 from flamecore.runtime.config.plugins import PluginRegistry
+from flamecore.runtime.operators.rounds import ROUNDS
 from flamecore.runtime.parts.collector import Collector
 from flamecore.runtime.parts.front import Front
 from flamecore.runtime.parts.room import Room
 from flamecore.runtime.parts.worker import Worker
 from flamecore.testing.simulation.placements import drawn_placement
+from flamecore.testing.simulation.rounds import drawn_rounds
 from flamecore.testing.simulation.world import stopwatch
 from flamecore.testing.trace import Arrival
 
@@ -151,7 +153,7 @@ class Simulation:
             for worker in range(workers):
                 tracker.subscribe(f"worker/{worker}")
         operators = plugin_operators(graph, PluginRegistry())
-        timing = STOPWATCH.set(stopwatch(seed))
+        timing, rounds = STOPWATCH.set(stopwatch(seed)), ROUNDS.set(drawn_rounds(seed))
         self.workers = {
             f"worker/{index}": Worker(
                 index,
@@ -165,6 +167,7 @@ class Simulation:
             for index in range(workers)
         }
         STOPWATCH.reset(timing)
+        ROUNDS.reset(rounds)
         self.rears = {f"rear/{name}": Collector(name, workers) for name in self.plan.rears}
         self.outputs: dict[str, list[Any]] = {name: [] for name in self.plan.rears}
         self.channels: dict[tuple[str, str], deque[Any]] = {}
@@ -226,8 +229,9 @@ class Simulation:
         ways.extend(partial(self.tell_kept, *each) for each in self._kept)
         ways.extend(
             partial(self.feed, number)
-            for number in self.open_fronts
-            if not self.records[number] or self.room.has_room(number, self.burst)
+            for number, address in self.open_fronts.items()
+            if (not self.records[number] or self.room.has_room(number, self.burst))
+            and not self.workers[address].backlog
         )
         return ways
 
@@ -247,12 +251,14 @@ class Simulation:
         self.now = max(self.now, min(due.values()))
         for address, at in due.items():
             if at <= self.now:
+                self.workers[address].rounds.begin()
                 self.flush(address)
 
     def feed(self, number: int) -> None:
         """Make a front admit some records, or end."""
         address, records = self.open_fronts[number], self.records[number]
         worker = self.workers[address]
+        worker.rounds.begin()
         if records:
             if self._loads.random() < 0.3:  # a rebalance uses these loads
                 for index in range(self.plan.workers):
@@ -284,6 +290,7 @@ class Simulation:
         """Deliver the oldest message of a channel."""
         message = self.channels[sender, to].popleft()
         if to in self.workers:
+            self.workers[to].rounds.begin()
             if self._trace is not None and type(message) is Items:
                 self._trace += self.arrivals(int(to.removeprefix("worker/")), message)
             self.workers[to].receive(sender, message)

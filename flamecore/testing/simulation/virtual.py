@@ -11,6 +11,8 @@ import selectors
 from collections.abc import Coroutine, Mapping
 from typing import Any, TypeVar
 
+from flamecore.runtime.operators.rounds import Rounds
+from flamecore.runtime.tasks.watch import ROUND_S, WATCH
 from flamecore.testing.simulation.simulation import SimulationStuckError
 
 T = TypeVar("T")
@@ -48,11 +50,40 @@ class _MadeUp(selectors.BaseSelector):
         return []
 
 
+class VirtualWatch:
+    """The watch on rounds, by virtual time: it looks when a function has let time pass.
+
+    Args:
+        loop: The loop.
+    """
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop = loop
+        self._rounds: Rounds | None = None
+        self._began = 0.0
+
+    def begin(self, rounds: Rounds) -> None:
+        rounds.begin()
+        self._rounds, self._began = rounds, self._loop.time()
+
+    def end(self) -> None:
+        self._rounds = None
+
+    def release(self) -> None:
+        self._rounds = None
+
+    def look(self) -> None:
+        """End a round that has lasted long enough."""
+        if self._rounds is not None and self._loop.time() >= self._began + ROUND_S:
+            self._rounds.end()
+
+
 class VirtualLoop(asyncio.SelectorEventLoop):
     """The loop. `time` starts at 0."""
 
     def __init__(self) -> None:
         self._made_up = _MadeUp()
+        self.watch = VirtualWatch(self)
         super().__init__(self._made_up)
 
     def refresh(self) -> None:
@@ -63,6 +94,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Return the virtual seconds since the loop began."""
         return self._made_up.now
 
+    def spend(self, seconds: float) -> None:
+        """Let time pass as in a function that keeps the event loop, whatever is planned meanwhile."""
+        self._made_up.now += seconds
+        self.watch.look()
+
 
 def run_virtually(main: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end in virtual time; cancel the tasks it leaves behind.
@@ -71,9 +107,11 @@ def run_virtually(main: Coroutine[Any, Any, T]) -> T:
         SimulationStuckError: It waits for something that will never happen.
     """
     loop = VirtualLoop()
+    watching = WATCH.set(loop.watch)
     try:
         return loop.run_until_complete(main)
     finally:
+        WATCH.reset(watching)
         for _ in range(_MOST_FAREWELLS):
             left = sorted(asyncio.all_tasks(loop), key=lambda task: task.get_name())
             if not left:

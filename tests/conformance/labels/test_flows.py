@@ -266,7 +266,7 @@ def test_any_flow_between_gives_what_the_reference_does(seed: int) -> None:
             on_error="skip" if skip else "fail",
         )
         for worker in simulation.workers.values():
-            worker.schedule.step_items = random.choice((1, 5, 65_536))
+            worker.schedule.set_pace(random.choice((1, 5, 65_536)))
         compare(simulation.run(), wanted, failure, f"{workers} workers, acker {acker!r}, seed {story}: {spec}")
 
 

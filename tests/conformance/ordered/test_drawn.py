@@ -130,7 +130,7 @@ def test_any_flow_gives_what_the_reference_does(seed: int) -> None:
             on_error="skip" if skip else "fail",
         )
         for worker in simulation.workers.values():
-            worker.schedule.step_items = random.choice((1, 5, 65_536))
+            worker.schedule.set_pace(random.choice((1, 5, 65_536)))
         compare(simulation.run(), wanted, failed, f"{workers} workers, acker {acker!r}, seed {story}: {spec}")
 
 

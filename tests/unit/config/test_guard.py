@@ -232,7 +232,8 @@ def test_hooks_take_the_arguments_they_ask_for() -> None:
             heard.append(error)
 
     run("hooks", Quiet())
-    assert heard == [3, None]
+    assert heard.pop() is None
+    assert sum(heard) == 3
 
 
 def test_a_tracker_that_fails_is_named() -> None:

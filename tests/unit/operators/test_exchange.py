@@ -11,11 +11,14 @@ from hypothesis import strategies as st
 from flamecore.abc.operator import Work, each
 from flamecore.model.batch import Beside, column_of
 from flamecore.model.hashing import key_group, owners, stable_hash
+from flamecore.model.messages import Items
 from flamecore.model.meta import GlobalTime
 from flamecore.model.ordered import Ordered
 from flamecore.model.vertices import ByHash, ByKey, ByTime, Grouping, Map, Route, Vertex
 from flamecore.runtime.operators import exchange as routing
-from flamecore.runtime.operators.exchange import Outbox, arrive, place_finder, routed
+from flamecore.runtime.operators.exchange import Outbox, place_finder, routed
+from flamecore.runtime.operators.rounds import Rounds
+from flamecore.runtime.parts.backlog import Backlog
 
 Item = tuple[int, bytes, int, bool, Any]
 
@@ -43,7 +46,14 @@ def test_items_arrive_as_they_were_sent_in_order(sent: list[Any]) -> None:
     for _, _, _, places, payloads in pieces:
         assert len(places) == len(payloads)
         assert places == sorted(set(places)), "a piece is in order"
-    arrive(pieces, {1: step(1), 2: step(2)}, {2: each(step(2))})
+    ended: list[Items] = []
+    steps = {1: step(1), 2: step(2)}
+    backlog = Backlog(steps, {2: each(step(2))}, [0, 0, 0], Rounds(), lambda _, message: ended.append(message))
+    backlog.receive("worker/1", Items(pieces, ()))
+    for _ in range(100):  # a piece may be cut
+        backlog.run(3)
+    assert not backlog
+    assert len(ended) == 1
     assert arrived == wanted
     assert len(outbox) == 0
 

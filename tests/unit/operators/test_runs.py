@@ -23,10 +23,14 @@ from flamecore.model.vertices import ByKey, Grouping, Map, MapShape
 from flamecore.runtime.codec.codec import Codec
 from flamecore.runtime.operators.barrier import Barrier
 from flamecore.runtime.operators.drift import DriftOperator
-from flamecore.runtime.operators.exchange import Outbox, arrive
+from flamecore.runtime.operators.exchange import Outbox
 from flamecore.runtime.operators.grouping import GroupingOperator
 from flamecore.runtime.operators.map import broadcast_run, broadcast_step, map_run, map_step
 from flamecore.runtime.operators.reorder import ReorderBuffer
+from flamecore.runtime.operators.rounds import Rounds
+from flamecore.runtime.parts import schedule
+from flamecore.runtime.parts.backlog import Backlog
+from flamecore.runtime.tasks import front_task
 
 Emitted = list[tuple[bytes, int, bool, Any]]
 
@@ -467,6 +471,14 @@ class SeveralWork(Work):
         return Outcome(None, [(1, payload)])
 
 
+@pytest.fixture
+def full_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read all records of a test in one batch. Otherwise the first batch is one record."""
+    monkeypatch.setattr(front_task, "_LEAST", 16)
+    monkeypatch.setattr(schedule, "_LEAST_ITEMS", 16)
+
+
+@pytest.mark.usefixtures("full_batches")
 def test_a_run_goes_on_where_ways_meet_again_in_an_ordered_operation() -> None:
     """It has its items sorted, and takes those of both ways as one run."""
     seen: list[tuple[str, int]] = []
@@ -488,6 +500,7 @@ def test_a_run_goes_on_where_ways_meet_again_in_an_ordered_operation() -> None:
     assert seen == [*[("left", n) for n in range(9)], *[("right", n) for n in range(0, 9, 3)]]
 
 
+@pytest.mark.usefixtures("full_batches")
 def test_a_run_goes_on_where_ways_part() -> None:
     """Each way sees its items in order; nothing says which way is first."""
     seen: list[tuple[str, int]] = []
@@ -535,7 +548,9 @@ def crossing(behind: Behind, step: Any, run: Any) -> tuple[Any, Any]:
             outbox.put_run(1, trace, orders[:middle], payloads[:middle])
         outbox.put_run(1, trace, orders[middle:], payloads[middle:])
         items = codec.decode(codec.encode(Items(outbox.take(), ())))
-        arrive(items.pieces, {}, {1: buffer.run})
+        backlog = Backlog({}, {1: buffer.run}, [0, 0], Rounds(), lambda *_: None)
+        backlog.receive("worker/0", items)
+        backlog.run(len(payloads))
         buffer.drain(encode_time(MAX_TIME))
 
     return step, cross

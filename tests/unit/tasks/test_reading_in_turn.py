@@ -24,8 +24,9 @@ from flamecore.testing.progress import patience, patiently
 
 @pytest.fixture(autouse=True)
 def stopped_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stop the clock by which a step is timed: the size of batches follows it."""
+    """Stop the clock by which a step is timed, and begin with larger batches: their size follows it."""
     monkeypatch.setattr(front_task, "clock", lambda: lambda: 0.0)
+    monkeypatch.setattr(front_task, "_LEAST", 16)
 
 
 class Numbers(Reader):
@@ -50,6 +51,8 @@ class Numbers(Reader):
 
 class Hosts:
     """A stand-in for the task of a worker: it notes what is admitted, and delivers it when told."""
+
+    is_behind = False
 
     def __init__(self, fronts: Sequence[Front], merged: Sequence[int]) -> None:
         self.fronts = {front.number: front for front in fronts}

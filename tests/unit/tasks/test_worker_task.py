@@ -10,6 +10,7 @@ import pytest
 
 from flamecore.abc.transport import Delivery
 from flamecore.model.messages import Items
+from flamecore.runtime.operators.rounds import Rounds
 from flamecore.runtime.tasks import worker_task
 from flamecore.runtime.tasks.worker_task import WorkerTask
 from flamecore.testing.progress import patience
@@ -63,7 +64,8 @@ def test_outputs_of_a_burst_leave_before_the_next_one(
     worker: Any = SimpleNamespace(
         index=0,
         fronts={},
-        schedule=SimpleNamespace(step_items=0, has_steps=False),
+        schedule=SimpleNamespace(step=lambda: False, run_by=lambda clock: None),
+        rounds=Rounds(),
         compiled=SimpleNamespace(shares=None),
         plan=SimpleNamespace(rears=(), segments=SimpleNamespace(inbound=())),
         receive=receive,

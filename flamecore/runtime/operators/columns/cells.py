@@ -129,27 +129,23 @@ class CellOperator(OrderedOperator):
 
     # -- work ------------------------------------------------------------------------------------------------------
 
-    def _work_on(self, orders: Orders, trace: int, payloads: Sequence[Any], apart: bool = False) -> None:
-        """Work on items in columns, as many at once as can be.
-
-        Args:
-            orders: Their orders.
-            trace: Their trace.
-            payloads: The items.
-            apart: Whether items with a mark between them go apart.
-        """
-        start, count = 0, len(orders)
-        while start < count:
+    def _work_on(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> int:
+        """Work on items in columns, as many at once as can be; return how many the round has come to."""
+        start, count, apart = 0, len(orders), -1
+        while start < count and not self._round.is_over:
             self._run_events(orders[start])
-            end, watermarks = self._quiet(orders, start, apart)
+            # Up to `apart` items with a mark between them go apart.
+            end, watermarks = self._quiet(orders, start, start < apart)
             some, those = orders, payloads
             if end - start < count:  # a slice of all would be a copy, and one of each column
                 some, those = orders[start:end], payloads[start:end]
             if len(watermarks) == 1:
                 self._run_stretch(some, trace, those)
             elif not self._is_taken(some, those, watermarks):
-                self._work_on(some, trace, those, apart=True)
+                apart = end
+                continue
             start = end
+        return start
 
     def _quiet(self, orders: Orders, start: int, apart: bool) -> tuple[int, list[tuple[int, int]]]:
         """Return up to where no mark makes a turn due, and the watermarks up to there.
@@ -250,7 +246,7 @@ class CellOperator(OrderedOperator):
         for place, (order, payload) in enumerate(zip(orders, payloads, strict=True)):
             self._run_events(order)
             if not self._is_taken_alone(order, payload):
-                super()._work_on(orders[place : place + 1], trace, payloads[place : place + 1])
+                self._work_on_each(orders[place : place + 1], trace, payloads[place : place + 1])
 
     def _is_taken_alone(self, order: bytes, payload: Any) -> bool:
         """Work on one item by its cells; return False if it needs all the state of its key."""

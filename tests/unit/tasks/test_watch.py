@@ -1,0 +1,106 @@
+"""The watch on rounds: a thread that ends the round that lasts, and ends with the last worker."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import MutableMapping
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+import flamecore as fc
+from flamecore.runtime.operators.rounds import Rounds
+from flamecore.runtime.tasks import watch as watching_module
+from flamecore.runtime.tasks.watch import ThreadWatch, watch
+
+
+def until_over(rounds: Rounds) -> None:
+    """Be at work until the round is over, as a function that takes long."""
+    while not rounds.is_over:
+        time.sleep(0.001)
+
+
+def watching() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "flamestream-rounds"]
+
+
+def test_a_round_ends_behind_the_call_that_takes_long() -> None:
+    async def main() -> None:
+        eye, rounds, seen = watch(), Rounds(), []
+        try:
+            for _ in range(3):  # also once the thread has slept, and in each round anew
+                eye.begin(rounds)
+                assert not rounds.is_over
+                for value in rounds.iterate([1, 2, 3]):
+                    seen.append(value)
+                    until_over(rounds)
+                rounds.finish()
+                eye.end()
+            assert seen == [1, 1, 1]
+        finally:
+            eye.release()
+
+    asyncio.run(main())
+
+
+def test_a_call_that_lasts_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The function that the engine has called is named, and the line that it is at, wherever that is."""
+    monkeypatch.setattr(watching_module, "_TOLD_S", 0.01)
+    told: list[MutableMapping[str, Any]] = []
+
+    def wait_for_a_word() -> None:
+        while len(told) < 2:
+            time.sleep(0.001)
+
+    def lasting(value: int) -> int:
+        wait_for_a_word()
+        return value
+
+    flow = fc.Flow("lasting")
+    flow.source("numbers", int).map(lasting).sink("out")
+    with capture_logs() as logged:
+        told = logged
+        assert flow.run({"numbers": [1, 2]})["out"] == [1, 2]
+    first = logged[0]
+    assert (first["event"], first["pid"]) == ("call.lasted", os.getpid())
+    assert first["function"].endswith("lasting")
+    assert first["at"].startswith(f"{__file__}:")
+    assert first["lasted_s"] >= 0
+
+
+def test_a_short_round_is_not_ended_and_none_is_without_one() -> None:
+    async def main() -> None:
+        eye, rounds = watch(), Rounds()
+        assert watch() is eye
+        eye.begin(rounds)
+        eye.end()
+        await asyncio.sleep(0.2)
+        assert not rounds.is_over
+        eye.release()
+        assert watching()
+        eye.release()
+        assert not watching()
+
+    asyncio.run(main())
+
+
+def test_a_watch_that_sleeps_is_woken_by_work() -> None:
+    async def main() -> None:
+        eye, rounds = watch(), Rounds()
+        assert isinstance(eye, ThreadWatch)
+        try:
+            eye.begin(rounds)
+            eye.end()
+            while not eye.asleep:
+                await asyncio.sleep(0.01)
+            eye.begin(rounds)
+            until_over(rounds)
+            eye.end()
+        finally:
+            eye.release()
+
+    asyncio.run(main())

@@ -14,7 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple
 
 from flamecore.errors import FlameError
 
@@ -40,6 +40,8 @@ class NodeSlot(NamedTuple):
     role: str
     terminal: bool = False
 
+
+NodeState = Literal["running", "stopped"]
 
 PACKED: Final = "flamestream_flow_"
 """First part of the name of a module that makes a packed flow. The rest is a digest of all that it is made of."""
@@ -202,6 +204,13 @@ class NodeHost(ABC):
         The report includes its last words.
         """
         return False
+
+    def state(self, name: str) -> NodeState | None:
+        """Return what the system says of the process of a node; None: nothing is known.
+
+        A process that runs or is stopped is not gone, however long nothing is heard of it.
+        """
+        return None
 
     @abstractmethod
     def kill(self, name: str) -> None:

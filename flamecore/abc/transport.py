@@ -74,6 +74,10 @@ class JobAddress(NamedTuple):
     options: Mapping[str, Any] = {}
 
 
+def _watched_by_nobody(location: str) -> bool:
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class TransportContext:
     """The facts of a job that a transport is given.
@@ -91,6 +95,10 @@ class TransportContext:
             when a server that all talk through is gone for good: no process can be reached any more.
         waits: Whether to wait for a peer that is not there yet, as within a job, where not all start at once. A command
             that only asks does not wait: a peer that does not listen is an error at once.
+        watched: Returns whether somebody else says when the process at a location is gone, as the job does of its
+            nodes. A driver waits for such a process without a limit, for it may be busy with a call of a user's
+            function, or be stopped: for an answer to a greeting, for room, and for a new connection, as long as the
+            system does not say that nothing listens there.
     """
 
     job: str = ""
@@ -102,6 +110,7 @@ class TransportContext:
     locate: Callable[[str], str] | None = None
     lost: Callable[[str, Exception], None] | None = None
     waits: bool = True
+    watched: Callable[[str], bool] = _watched_by_nobody
 
 
 # `send_nowait` beside `send`, since most messages find room: an await for each would cost more than

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from flamecore.abc.host import HostContext, NodeHost, NodeSlot
+from flamecore.abc.host import HostContext, NodeHost, NodeSlot, NodeState
 
 _LINES_KEPT: Final = 40
 _LINE_LIMIT: Final = 64 * 1024
@@ -110,6 +110,18 @@ class ProcessHost(NodeHost):
 
     def watches(self, name: str) -> bool:
         return name in self._watching and not self._watching[name].done()
+
+    def state(self, name: str) -> NodeState | None:
+        process = self._processes.get(name)
+        if process is None or process.returncode is not None:
+            return None
+        try:
+            stat = Path(f"/proc/{process.pid}/stat").read_text()
+        except OSError:  # no Linux
+            return "running"
+        letter = stat.rpartition(")")[2].split()[0]
+        # A zombie is gone: its end is reported by the task that waits for it.
+        return None if letter in "ZX" else "stopped" if letter in "Tt" else "running"
 
     def kill(self, name: str) -> None:
         process = self._processes.get(name)

@@ -53,12 +53,14 @@ class WaitQueue(Generic[T]):
             if entry in self.waiting:
                 self.waiting.remove(entry)
 
-    async def send(self, message: T, limit_s: float, *, sender: str, receiver: str, unread: Callable[[], str]) -> None:
+    async def send(
+        self, message: T, limit_s: float | None, *, sender: str, receiver: str, unread: Callable[[], str]
+    ) -> None:
         """Wait until a message has been handed over.
 
         Args:
             message: The message.
-            limit_s: Most seconds to wait: the option `send_timeout_s` of the transport.
+            limit_s: Most seconds to wait: the option `send_timeout_s` of the transport. None: until it is refused.
             sender: Address of its sender.
             receiver: Address of its receiver.
             unread: Function that describes the messages that take up the room.
@@ -70,6 +72,7 @@ class WaitQueue(Generic[T]):
         try:
             await self.wait(message, limit_s)
         except TimeoutError:
+            assert limit_s is not None
             raise SendTimeout(
                 f"{receiver} has given {sender} no room for {limit_s:g} s: {unread()}",
                 hint="Check why the receiver is slow; send_timeout_s limits the wait.",

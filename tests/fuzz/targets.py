@@ -293,6 +293,7 @@ def grpc() -> Target:
             self.options = options
             self.framing = framing
             self.carries = True
+            self.send_timeout_s: float | None = None
 
         def post(self, data: bytes) -> None:
             """Write nothing."""

@@ -35,7 +35,6 @@ class Gun:
         chance: Draws victims and moments.
         stored: Changes with everything that the job puts into its store: a commit is under way then.
         delivered: Grows with everything that the job delivers.
-        stuck: Whether processes may be stopped instead of killed; the job takes them for dead.
         server: NATS server that the job uses for messages and state, if there is one: it is killed, and comes back.
         clock: File that says by how many seconds the clock of the job's processes is wrong.
         door: Where the job is reached by who wants more or fewer workers; None: nowhere.
@@ -51,7 +50,6 @@ class Gun:
         *,
         stored: Callable[[], int],
         delivered: Callable[[], int],
-        stuck: bool,
         server: NatsServer | None,
         clock: Path,
         door: Door | None,
@@ -72,7 +70,6 @@ class Gun:
             "all": (self._all, 1),
             "acker": (self._acker, 3),
             "supervisor": (self._supervisor, 3),
-            "stuck": (self._stuck, 2 if stuck else 0),
             "server": (self._server, 2 if server and not only_kills else 0),
             "pause": (self._pause, 0 if only_kills else 2),
             "drain": (self._drain, 0 if only_kills else 2),
@@ -169,9 +166,6 @@ class Gun:
     def _supervisor(self) -> int:
         self.run.nodes()
         return self._signal(self.run.process.pid, signal.SIGKILL)
-
-    def _stuck(self) -> int:
-        return sum(self._signal(node.pid, signal.SIGSTOP) for node in self._some("worker", 1))
 
     def _pause(self) -> int:
         """Somebody stands still, and goes on when others may have been shot, or have taken it for dead."""

@@ -11,14 +11,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import msgspec
 
+from flamecore import events
+from flamecore.abc.host import NodeState
 from flamecore.abc.transport import Endpoint
 from flamecore.errors import FlameError, JobError, TransportError
+from flamecore.logs import logger
 from flamecore.model.messages import (
     CONTROL,
     Halted,
@@ -41,6 +44,14 @@ ENDED: Final = "the job has come to its end"
 
 _CONFIG_BYTES: Final = 2**20
 """Longest configuration that a client may send: decoded, it takes many times as much memory."""
+
+_TOLD_S: Final = 10.0
+"""Seconds of silence of a node after which it is told of, and between two words of it."""
+
+
+def _unknown(name: str) -> NodeState | None:
+    return None
+
 
 _FAULTS: Final = frozenset(
     ("PeerGoneError", "SendTimeout", "TransportClosedError", "ConnectError", "FrameError", "CorruptError")
@@ -115,14 +126,17 @@ class ControlPlane:
 
     Args:
         members: The nodes that have joined.
+        job: Name of the job, for the log.
 
     Attributes:
+        state_of: Function that returns what the system says of the process of a node; None: nothing is known.
         events: The events that the job has not acted on yet.
         door: The filter of messages.
     """
 
-    def __init__(self, members: Membership) -> None:
-        self.members = members
+    def __init__(self, members: Membership, job: str = "") -> None:
+        self.members, self._job = members, job
+        self.state_of: Callable[[str], NodeState | None] = _unknown
         self.events: asyncio.Queue[Event] = asyncio.Queue()
         self.door = Door(CONTROL, {**_OF_CLIENTS, **_OF_NODES})
 
@@ -175,13 +189,19 @@ class ControlPlane:
 
     # -- nodes that are gone -----------------------------------------------------------------------------------------
 
+    def watches(self, location: str) -> bool:
+        """Return whether the process at a location is there, by what the system says of it."""
+        name = self.members.at(location)
+        return name is not None and self.state_of(name) is not None
+
     async def watch(self, limit_s: float) -> None:
-        """Report silent nodes as lost, for as long as the job lasts.
+        """Report silent nodes as lost, for as long as the job lasts; tell of those that the system says are there.
 
         Args:
-            limit_s: Longest time without a message.
+            limit_s: Longest time without a message of a process of which nothing else is known.
         """
         pause_s = min(limit_s / 4, 1.0)
+        told: dict[str, tuple[NodeState, float]] = {}  # the last word of a silent node: its state, and when
         while True:
             began = time.monotonic()
             await asyncio.sleep(pause_s)
@@ -189,12 +209,31 @@ class ControlPlane:
                 # This process itself stood still, and has yet to receive the messages of that time.
                 for name in self.members.nodes:
                     self.members.hear(name)
-            for name in self.members.silent(limit_s):
+            for name in self.members.silent(min(limit_s, _TOLD_S)):
+                if (state := self.state_of(name)) is not None:
+                    said, at = told.get(name, ("", 0.0))
+                    if state != said or time.monotonic() >= at + _TOLD_S:
+                        told[name] = state, time.monotonic()
+                        self._tell_silent(name, state)
+                    continue
+                if self.members.silence_of(name) < limit_s:
+                    continue
                 error = JobError(
                     f"{name} has not been heard of for {limit_s:g} s",
                     hint="Does a user function keep it busy? deploy.silence_timeout_s says how long it may.",
                 )
                 self.events.put_nowait(Lost(name, "silent", error))
+
+    def _tell_silent(self, name: str, state: NodeState) -> None:
+        silent_s = round(self.members.silence_of(name), 1)
+        logger().warning(
+            events.NODE_WAITED,
+            job=self._job,
+            node=name,
+            state=state,
+            pid=self.members.nodes[name].pid,
+            silent_s=silent_s,
+        )
 
     def died(self, name: str, what: str, lines: Sequence[str]) -> None:
         """Note that a process has ended unasked.

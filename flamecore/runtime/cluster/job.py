@@ -122,7 +122,7 @@ class ClusterJob(AnyJob):
         The stack ends all of it.
         """
         spec, members, graph = self._spec, self._members, self._spec.checked_graph
-        control_plane, codec = ControlPlane(members), Codec.of(graph)
+        control_plane, codec = ControlPlane(members, self.id), Codec.of(graph)
         folder = stack.enter_context(private_folder())
         token = os.environ.get(TOKEN) or secrets.token_hex(32)
         lease = self._status.lease = await self._acquire_lease(stack, token)
@@ -142,6 +142,7 @@ class ClusterJob(AnyJob):
                 folder=folder,
                 locate=members.locate,
                 lost=partial(self._lost, control_plane),
+                watched=control_plane.watches,
             )
         )
         stack.push_async_callback(self._close, transport)
@@ -163,6 +164,7 @@ class ClusterJob(AnyJob):
             "control": control,
         }
         host = self._status.host = self._spec.host(control_plane.died, self._end, lambda: dict(self.stats().rows()))
+        control_plane.state_of = host.state
         started_here = None if self._deploy.start == "join" else bootstrap
         self._nodes = NodeManager(self.id, members, context, host, sender, started_here, control_plane.events)
         self._reconfiguration = Reconfiguration(self._nodes, self._load_version)

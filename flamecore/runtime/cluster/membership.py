@@ -79,6 +79,10 @@ class Membership:
         before = time.monotonic() - limit_s
         return [name for name in self.nodes if self._heard[name] < before]
 
+    def silence_of(self, name: str) -> float:
+        """Return the seconds since the last message of a node."""
+        return time.monotonic() - self._heard[name]
+
     def begin_epoch(self, epoch: str) -> None:
         """Clear the progress of all nodes, for a new epoch of this name."""
         self.epoch = epoch

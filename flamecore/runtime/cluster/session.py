@@ -100,6 +100,7 @@ class ControlSession:
             locate=self._locate,
             lost=self._lost,
             waits=not self._asks,
+            watched=self._is_watched,
         )
         return driver(options, context)
 
@@ -108,6 +109,10 @@ class ControlSession:
             return self.locations[plain(address)]
         except KeyError:
             raise PeerGoneError(f"the location of {address} is not known", address=self.name, peer=address) from None
+
+    def _is_watched(self, location: str) -> bool:
+        """Return whether the control says when a process is gone; nobody says it of the control."""
+        return location in self.locations.values() and location != self._bootstrap["control"]
 
     def _lost(self, location: str, error: Exception) -> None:
         what = f"{self.name} lost its connection to {location}: {error}"

@@ -46,6 +46,9 @@ class Home(Protocol):
         See `LinkedTransport.dial`.
         """
 
+    def watched(self, location: str) -> bool:
+        """Return whether somebody else says when the process at a location is gone."""
+
     async def reachable(self, location: str) -> bool:
         """Return whether a process listens at a location, even if too busy to answer."""
 
@@ -81,6 +84,11 @@ class Link:
         self._task = asyncio.create_task(self._run(), name=f"link to {location}")
 
     # -- for channels ------------------------------------------------------------------------------------------------
+
+    @property
+    def send_timeout_s(self) -> float | None:
+        """Return how long to wait for room; None: until the other process is said to be gone."""
+        return None if self._home.watched(self.location) else self.options.send_timeout_s
 
     @property
     def carries(self) -> bool:
@@ -225,7 +233,8 @@ class Link:
                 known = known if known is not None and error.late else error
                 if clock() + pause_s >= deadline:
                     # Time passes also while this process is busy, or gets none: that says nothing about the other one.
-                    if not (error.late and clock() < last and await self._home.reachable(self.location)):
+                    busy = error.late and clock() < last and await self._home.reachable(self.location)
+                    if not busy and (error.absent or not self._home.watched(self.location)):
                         text = f"there is no answer at {self.location}, tried {attempts} times: {known}"
                         raise self._unreachable(text) from error
                     deadline = clock() + self.options.reconnect_timeout_s

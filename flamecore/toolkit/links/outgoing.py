@@ -27,6 +27,10 @@ class Line(Protocol):
     def carries(self) -> bool:
         """Return whether a connection exists, or did and will be mended."""
 
+    @property
+    def send_timeout_s(self) -> float | None:
+        """Return how long to wait for room; None: until the other process is said to be gone."""
+
     def post(self, data: bytes) -> None:
         """Write data in the order of these calls, as soon as there is a connection."""
 
@@ -105,7 +109,7 @@ class Outgoing:
         """
         await self._waiting.send(
             body,
-            self._line.options.send_timeout_s,
+            self._line.send_timeout_s,
             sender=self.sender,
             receiver=self.receiver,
             unread=lambda: f"{len(self._unread)} messages, {self._unread_bytes} bytes are on their way or unread",

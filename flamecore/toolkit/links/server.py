@@ -56,6 +56,9 @@ class House(Protocol):
     def is_location(self, text: str) -> bool:
         """Return whether a process of this transport may listen at a location."""
 
+    def watched(self, location: str) -> bool:
+        """Return whether somebody else says when the process at a location is gone."""
+
     async def reachable(self, location: str) -> bool:
         """Return whether a process listens at a location, even if too busy to answer."""
 
@@ -268,7 +271,7 @@ class Server:
         clock = asyncio.get_running_loop().time
         deadline = clock() + options.connect_timeout_s
         await asyncio.sleep(options.reconnect_timeout_s)
-        while clock() < deadline and await self._house.reachable(peer.location):
+        while self._house.watched(peer.location) or (clock() < deadline and await self._house.reachable(peer.location)):
             await asyncio.sleep(options.reconnect_timeout_s)
         self._watches.pop(peer.location, None)
         self._lose(peer, "its connection broke, and it did not connect again")

@@ -136,6 +136,9 @@ class LinkedTransport(Transport):
     def waits(self) -> bool:
         return self.context.waits
 
+    def watched(self, location: str) -> bool:
+        return self.context.watched(location)
+
     def count_refused(self, error: FrameError) -> None:
         self.refused[error.reason] += 1
 

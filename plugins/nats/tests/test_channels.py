@@ -25,6 +25,9 @@ class FakeLine:
 
     home = "home"
 
+    def watched(self, location: str) -> bool:
+        return False
+
     def __init__(self, **options: Any) -> None:
         self.options = Options(**options)
         self.there: deque[Letter] = deque()

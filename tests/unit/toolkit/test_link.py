@@ -54,7 +54,8 @@ class Home:
     unreachable_hint = ""
     waits = True
 
-    def __init__(self, found: Line | Exception) -> None:
+    def __init__(self, found: Line | Exception, *, watched: bool = False) -> None:
+        self.is_watched = watched
         self.options, self.framing = LinkOptions(connect_timeout_s=1.0), FRAMING
         self.ended: asyncio.Future[tuple[FlameError, bool]] = asyncio.get_running_loop().create_future()
         self.attempts: list[float] = []
@@ -65,6 +66,9 @@ class Home:
         if isinstance(self._found, Exception):
             raise self._found
         return self._found
+
+    def watched(self, location: str) -> bool:
+        return self.is_watched
 
     async def reachable(self, location: str) -> bool:
         return False
@@ -131,5 +135,22 @@ def test_attempts_to_connect_become_rarer_up_to_five_a_second() -> None:
         assert not lost
         pauses = [later - before for before, later in pairwise(home.attempts)]
         assert pauses == pytest.approx([0.02, 0.04, 0.08, 0.16, 0.2, 0.2, 0.2])
+
+    run_virtually(main())
+
+
+@pytest.mark.parametrize("absent", [False, True])
+def test_a_watched_process_is_waited_for_as_long_as_something_listens(absent: bool) -> None:
+    async def main() -> None:
+        fault = BrokenConnectionError("no answer", late=True, absent=absent)
+        home = Home(fault, watched=True)
+        link = Link("there", home)
+        assert link.send_timeout_s is None
+        await asyncio.sleep(100 * home.options.connect_timeout_s)
+        assert home.ended.done() is absent
+        if not absent:
+            home._found = BrokenConnectionError("it has gone", absent=True)
+            error, _ = await home.ended
+            assert isinstance(error, ConnectError)
 
     run_virtually(main())

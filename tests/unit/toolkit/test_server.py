@@ -48,7 +48,8 @@ class House:
     framing = FRAMING
     instance = "here"
 
-    def __init__(self, *, reachable: bool) -> None:
+    def __init__(self, *, reachable: bool, watched: bool = False) -> None:
+        self.is_watched = watched
         self.refused: Counter[str] = Counter()
         self.lost: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         self._reachable = reachable
@@ -64,6 +65,9 @@ class House:
 
     def is_location(self, text: str) -> bool:
         return True
+
+    def watched(self, location: str) -> bool:
+        return self.is_watched
 
     async def reachable(self, location: str) -> bool:
         return self._reachable
@@ -92,6 +96,18 @@ def test_a_process_has_time_to_connect_again_and_more_if_it_is_only_busy(reachab
         await asyncio.sleep(1.5)
         broken = await break_off(server) if not reachable else broken
         assert await house.lost - broken == pytest.approx(after_s)
+        await server.aclose()
+
+    run_virtually(main())
+
+
+def test_a_watched_process_is_not_given_up() -> None:
+    async def main() -> None:
+        house = House(reachable=False, watched=True)
+        server = Server(house, "token")
+        await break_off(server)
+        await asyncio.sleep(1000.0)
+        assert not house.lost.done()
         await server.aclose()
 
     run_virtually(main())

@@ -62,7 +62,7 @@ class Exchange:
         self._connection = Connection(
             options, self.location, up=self._mended, failed=self._server_lost, waits=context.waits
         )
-        self._peers = Peers(options, beat=self._beat, lost=self._lost)
+        self._peers = Peers(options, beat=self._beat, lost=self._lost, watched=context.watched)
         self._channels: dict[str, Outgoing] = {}
         self._keys = 0
         self._overheard = False  # a stranger subscribes to everything, so the server never says that nobody is there
@@ -71,6 +71,9 @@ class Exchange:
         self._ticking: asyncio.Task[None] | None = None
 
     # -- life ----------------------------------------------------------------------------------------------------------
+
+    def watched(self, location: str) -> bool:
+        return self.context.watched(location)
 
     async def open(self) -> None:
         """Connect, and subscribe to this process's subjects. Raises as `Connection.open`."""

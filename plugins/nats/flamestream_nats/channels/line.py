@@ -26,6 +26,9 @@ class Line(Protocol):
     home: str
     """Subject of this process: the way back of its answers."""
 
+    def watched(self, location: str) -> bool:
+        """Return whether somebody else says when the process at a location is gone."""
+
     def room(self, sender: str, receiver: str) -> int:
         """Return the most bytes a frame's body may have."""
 

@@ -101,7 +101,7 @@ class Outgoing:
         """
         await self._waiting.send(
             body,
-            self._line.options.send_timeout_s,
+            None if self._line.watched(self.location) else self._line.options.send_timeout_s,
             sender=self.sender,
             receiver=self.receiver,
             unread=lambda: f"{len(self._unread)} messages, {self._unread_bytes} bytes are on their way or unread",
@@ -169,7 +169,7 @@ class Outgoing:
         """Probe the receiver after one `heartbeat_s`, or fail if it is gone."""
         if not self._kept and not self._waiting:
             return
-        if reason := self.detector.tick():
+        if reason := self.detector.tick(watched=self._line.watched(self.location)):
             text = f"nobody is at {self.receiver!r}: {reason}"
             self.fail(PeerGoneError(text, address=self.sender, peer=self.receiver))
         else:

@@ -60,15 +60,19 @@ class FailureDetector:
         self.heard()
         self._limit = max(MISSES, round(self._options.reconnect_timeout_s / self._options.heartbeat_s))
 
-    def tick(self) -> str:
-        """Count one `heartbeat_s`; return why the peer is gone, or an empty string."""
+    def tick(self, *, watched: bool = False) -> str:
+        """Count one `heartbeat_s`; return why the peer is gone, or an empty string.
+
+        Args:
+            watched: Whether it may be silent, since somebody else says when it is gone.
+        """
         interval_s = self._options.heartbeat_s
         self._misses = self._misses + 1 if self._missed else 0
         self._missed = False
         if self._misses >= self._limit:
             return f"the server has had no connection to it for {self._misses * interval_s:g} s"
         self._silences += 1
-        if self._silences * interval_s > self._options.silence_timeout_s:
+        if not watched and self._silences * interval_s > self._options.silence_timeout_s:
             return f"it is connected, and has said nothing for {self._options.silence_timeout_s:g} s"
         return ""
 
@@ -80,12 +84,18 @@ class Peers:
         options: The transport's options.
         beat: Called with (location, key) when a heartbeat to a peer is due.
         lost: Called with (location, why) when a peer is gone.
+        watched: See `TransportContext.watched`: such a peer may be silent.
     """
 
     def __init__(
-        self, options: Options, *, beat: Callable[[str, str], None], lost: Callable[[str, PeerGoneError], None]
+        self,
+        options: Options,
+        *,
+        beat: Callable[[str, str], None],
+        lost: Callable[[str, PeerGoneError], None],
+        watched: Callable[[str], bool] = lambda location: False,
     ) -> None:
-        self._options = options
+        self._options, self._watched = options, watched
         self._beat = beat
         self._lost = lost
         self._peers: dict[str, FailureDetector] = {}
@@ -137,7 +147,7 @@ class Peers:
             peer = self._peers.get(location)
             if peer is None:
                 continue
-            if reason := peer.tick():
+            if reason := peer.tick(watched=self._watched(location)):
                 self.left(location)
                 error = PeerGoneError(f"{location} is gone: {reason}", address="", peer=location)
                 self._lost(location, error)

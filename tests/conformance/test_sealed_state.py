@@ -12,12 +12,12 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+import commands
 import pytest
 
 from flamecore.abc.store import Store, StoreContext
@@ -89,9 +89,7 @@ class Job:
             file.writelines(f"{word}\n" for word in words)
 
     def call(self, *words: str, dies: bool = False) -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, **({"DIE": "1"} if dies else {})}
-        line = [sys.executable, "-c", "from flamecore.cli import main; main()", *words]
-        return subprocess.run(line, cwd=self.folder, capture_output=True, text=True, check=False, env=environment)
+        return commands.call(*words, cwd=self.folder, env={**os.environ, **({"DIE": "1"} if dies else {})})
 
     def run(self) -> None:
         """Run it to the end of its input."""

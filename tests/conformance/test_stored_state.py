@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import commands
 import pytest
 
 from flamecore.runtime.state.format import FORMAT
@@ -41,7 +42,6 @@ LIMIT_S = 60
 RECORDS = (b"!Manifest", b"!EpochRecord", b"!FrontState", b"!SinkState", b"!Part")
 """Names of classes of the engine that are in the state of every story."""
 
-CALL = "from flamecore.cli import main; main()"
 CALL_THROUGH_FSSPEC = """
 import shutil
 import fsspec
@@ -69,7 +69,7 @@ class Job:
         call: The program that calls flamestream.
     """
 
-    def __init__(self, folder: Path, settings: list[str], call: str = CALL) -> None:
+    def __init__(self, folder: Path, settings: list[str], call: str | None = None) -> None:
         self.folder = folder
         self.settings = settings
         self._call = call
@@ -77,8 +77,11 @@ class Job:
     def call(self, *words: str, exits: int = 0) -> dict[str, Any]:
         """Call flamestream; returns what it prints."""
         sets = [word for each in self.settings for word in ("--set", each)]
-        line = [sys.executable, "-c", self._call, *words, "--json", *sets]
-        done = subprocess.run(line, cwd=self.folder, capture_output=True, text=True, check=False)
+        if self._call is None:
+            done = commands.call(*words, "--json", *sets, cwd=self.folder)
+        else:
+            line = [sys.executable, "-c", self._call, *words, "--json", *sets]
+            done = subprocess.run(line, cwd=self.folder, capture_output=True, text=True, check=False)
         assert done.returncode == exits, done.stdout + done.stderr
         told: dict[str, Any] = json.loads(done.stdout)
         return told
@@ -119,7 +122,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]
 
 
 @contextlib.contextmanager
-def told_again(story: str, folder: Path, call: str = CALL) -> Iterator[Job]:
+def told_again(story: str, folder: Path, call: str | None = None) -> Iterator[Job]:
     """Yield a copy of a stored job, with the server of its store."""
     shutil.copytree(LEDGER, folder, ignore=shutil.ignore_patterns("__pycache__"))
     for part in ("state", "out"):

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable, Iterable
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
+import commands
 import pytest
 
 from flamestream_demo.pages import Page
@@ -53,14 +52,7 @@ def dump(tmp_path: Path) -> Path:
 
 
 def flamestream(*arguments: str | Path, folder: Path, given: str = "") -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", "from flamecore.cli import main; main()", *map(str, arguments)],
-        cwd=folder,
-        input=given,
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
-    )
+    done = commands.call(*arguments, cwd=folder, given=given)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import commands
 import pytest
 
 from flamecore import events
@@ -61,7 +62,7 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(*arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, "run", *arguments], input=given, capture_output=True, text=True, check=False)
+    return commands.call("run", *arguments, given=given or "")
 
 
 @contextmanager

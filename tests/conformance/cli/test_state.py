@@ -14,6 +14,7 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
+import commands
 import pytest
 
 from flamecore.testing.progress import Patience
@@ -62,9 +63,7 @@ JOB = """
 
 
 def flame(*arguments: str) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "flamecore", *arguments]
-    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-    return subprocess.run(line, capture_output=True, text=True, check=False, env=env)
+    return commands.call(*arguments, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})
 
 
 def facts(*arguments: str, code: int = 0) -> Any:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
 from itertools import groupby, islice
 from operator import eq, is_not
@@ -40,6 +41,9 @@ _PACKED: Final = 256
 
 _DENSE: Final = 8
 """So many times the keys are gone through in their order sooner than they are sorted, or copied than looked for."""
+
+_PLAIN: Final = frozenset({str, bytes, int})
+"""Types of which equal values do not differ; unlike 0.0 and -0.0, or 1 and True."""
 
 _DENSE_AGAIN: Final = 3
 """The same where some of those that are gone through have to be sorted in first."""
@@ -120,6 +124,7 @@ class CellOperator(OrderedOperator):
         self._all_keys_of = many_of(self._key_of)
         self._find, self._whole = self._record_now, False
         self._codes: dict[Any, bytes] = {}  # of keys, as they are in places
+        self._code_types: set[type] = set()  # types of these keys
         self._known: list[Any] = []  # the first of these keys, in the order of the codes
         self._past = Past()  # at the last cut
 
@@ -277,8 +282,10 @@ class CellOperator(OrderedOperator):
             if len(codes) + len(new) > _MOST_CODES:
                 codes.clear()
                 self._known.clear()
+                self._code_types.clear()
                 new = [*keys]
             codes.update(zip(new, rank_codes(new), strict=True))
+            self._code_types.update(map(type, new))
         known, code_of = self._known, codes.__getitem__
         unsorted = len(codes) - len(known)
         if len(codes) >= (_DENSE_AGAIN if unsorted else _DENSE) * len(keys):
@@ -287,6 +294,10 @@ class CellOperator(OrderedOperator):
             # The sort takes what is sorted already as one run.
             known += sorted(islice(codes, len(known), None), key=code_of)
             known.sort(key=code_of)
+        # Equal keys may differ, and those that are known may be of items that are gone.
+        if not _alike(self._code_types.union(map(type, keys))):
+            own = dict(zip(keys, keys, strict=True))
+            return [own[key] for key in known if key in own]
         if len(known) == len(keys):  # all keys are known, so these are the same
             return [*known]
         return [key for key in known if key in keys]
@@ -590,6 +601,11 @@ class CellOperator(OrderedOperator):
         found = {name: self._record_then(name, table) for name in names if name not in shared}
         own = {name: self._as_stored(record) for name, record in found.items() if record is not None}
         return own | {name: shared[name] for name in names if name in shared}
+
+
+def _alike(types: AbstractSet[type]) -> bool:
+    """Return whether no two keys of some types can be equal and differ."""
+    return len(types) == 1 and types <= _PLAIN
 
 
 def _has_cells(cells: Mapping[Any, Any]) -> bool:

@@ -27,7 +27,7 @@ from flamecore.model.meta import encode_time
 from flamecore.model.ordered import Ordered
 from flamecore.model.plan import Plan
 from flamecore.model.types import TypeMatcher, element, hint_text, returned
-from flamecore.model.vertices import ByKey, Grouping, Map, Vertex
+from flamecore.model.vertices import Broadcast, ByKey, Grouping, Map, Merge, Vertex
 
 _FIRST: Final = 100
 """Number of first records of each source, if times are a count; each partition has its part of them, at least one."""
@@ -120,17 +120,32 @@ def strict_vertex(vertex: Vertex, plan: Plan, encodes: Encodes = NOT_ENCODED) ->
         if vertex.accumulate is not None:
             made.accumulate = _checked(vertex.accumulate, state)
         made.advance = _advancing(vertex.advance, state, output, vertex.accumulate or vertex.advance)
-    if plan.settings.check_mutation:
+    # Without the setting, too, where another branch has the same object: its outputs would be wrong without a word.
+    if plan.settings.check_mutation or (isinstance(vertex, Map) and _is_shared(plan.graph, vertex)):
         for name in vertex.functions:
             if (function := getattr(made, name)) is not None:
                 setattr(made, name, unchanging(function, getattr(vertex, name)))
-        if isinstance(vertex, Ordered):
+        if isinstance(vertex, Ordered) and plan.settings.check_mutation:
             made = made.wrapped(lambda function: unchanging(function, function))
     if plan.settings.checks and isinstance(vertex.route, ByKey):
         key, place = vertex.route.key, vertex.route.place
         made.route = ByKey(_strict_key(key, "key", plan), None if place is None else _strict_key(place, "place", plan))
     strict: Vertex = made
     return strict
+
+
+def _is_shared(graph: Graph, vertex: Vertex) -> bool:
+    """Return whether another branch has the very objects that come to a vertex."""
+    found, waiting = {vertex}, [vertex]
+    while waiting:
+        for before in graph.predecessors(waiting.pop()):
+            if isinstance(before, Broadcast):
+                return True
+            passes = isinstance(before, Merge) or (isinstance(before, Map) and before.shape not in _MADE)
+            if passes and before not in found:
+                found.add(before)
+                waiting.append(before)
+    return False
 
 
 def _strict_key(function: Function, what: str, plan: Plan) -> Function:

@@ -314,7 +314,36 @@ def test_a_function_that_changes_its_argument_is_named(workers: int) -> None:
     with pytest.raises(OperationError, match=r"'map:add' failed: mistake in the flow: it has changed its") as caught:
         flow.run({"numbers": [{"n": 1}]}, workers=workers)  # under pytest a run looks by itself
     assert "(add, " in str(caught.value)
-    assert flow.run({"numbers": [{"n": 1}]}, workers=workers, settings=OFF)["changed"] == [{"n": 1, "more": 1}]
+    # A plain run looks at the first records, where another branch has the same object.
+    with pytest.raises(OperationError, match="it has changed its argument"):
+        flow.run({"numbers": [{"n": 1}]}, workers=workers, settings=OFF)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda s: s.filter(bool).map(lambda record: record.update(more=1) or record),
+        lambda s: s.merge(s.map(lambda record: {})).inspect(lambda record: record.clear()),
+    ],
+    ids=["behind a filter", "behind a merge"],
+)
+def test_a_plain_run_looks_wherever_the_object_is_that_of_another_branch(build: Build) -> None:
+    flow = fc.Flow("shared")
+    left, right = flow.source("numbers", dict).broadcast(2)
+    build(left).sink("changed")
+    right.sink("kept")
+    with pytest.raises(OperationError, match="it has changed its argument"):
+        flow.run({"numbers": [{"n": 1}]}, settings=OFF)
+
+
+def test_a_plain_run_lets_a_function_change_what_it_has_alone() -> None:
+    flow = fc.Flow("alone")
+    left, right = flow.source("numbers", dict).broadcast(2)
+    left.map(dict).map(lambda record: record.update(more=1) or record).sink("changed")
+    right.sink("kept")
+    flow.source("others", dict).map(lambda record: record.update(more=1) or record).sink("alone")
+    outputs = flow.run({"numbers": [{"n": 1}], "others": [{"n": 2}]}, settings=OFF)
+    assert outputs == {"changed": [{"n": 1, "more": 1}], "kept": [{"n": 1}], "alone": [{"n": 2, "more": 1}]}
 
 
 def changes_state(state: tuple[list[int], ...], n: int) -> tuple[list[int], ...]:

@@ -30,7 +30,8 @@ CLIENTS = ("grpc", "nats")
 """Marks of tests that need the module of that name."""
 
 SMALL = ("tests/unit/",)
-"""Folders whose cases are all run in every tier: they cost less than to start what they would be drawn from."""
+FEW = 24
+"""Folders whose tests run all their cases in every tier, up to so many: these cost less than to start others."""
 
 STANDS_STILL_S = 120.0
 
@@ -81,13 +82,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     tests = {test: list(cases) for test, cases in groupby(sorted(items, key=_test_of), key=_test_of)}
     tier = draws.tier()
     kept: set[pytest.Item] = set()
-    for folder, part in {"tests/pipelines/": tier.jobs, "plugins/spark/": tier.jvm}.items():
+    costly_parts = {"tests/pipelines/": tier.jobs, "tests/hosts/": tier.jobs, "plugins/spark/": tier.jvm}
+    for folder, part in costly_parts.items():
         costly = [test for test, cases in tests.items() if test.startswith(folder) and not _is_smoke(cases[0])]
         for test in {*costly}.difference(draws.chosen(costly, folder, part)):
             del tests[test]
     for test, cases in tests.items():
-        is_whole = test.startswith(SMALL) or _is_smoke(cases[0]) or _is_seeded(cases[0])
-        kept.update(cases if is_whole else draws.chosen(cases, test, tier.cases))
+        is_small = test.startswith(SMALL)
+        if _is_smoke(cases[0]) or (_is_seeded(cases[0]) and not is_small):
+            kept.update(cases)
+        else:
+            part = min(FEW / len(cases), 1.0) if is_small else 0.0
+            kept.update(draws.chosen(cases, test, max(part, tier.cases)))
     config.stash[left_out] = len(items) - len(kept)
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = [item for item in items if item in kept]

@@ -4,8 +4,8 @@ Each module that is named in an entry point is one driver, or a source and a sin
 
     memory, lines, jsonl, csv, wikipedia, stdio (stdin and stdout), sqlite
 
-The others are shared by these: `files` (paths, partitions, fingerprints), `seal` (whether a file is still the one that
-was read), `splitting` and `linereader` (a stream of bytes as lines), `outfile`, `position` and `checksums` (a file that
-takes batches exactly once), `pageparser` (XML), and `durable` (writes that survive the end of the machine).
+The others are shared by these: `files` (paths, partitions, fingerprints), `reading` (files in pieces, as lines),
+`outfile`, `position` and `checksums` (a file that takes batches exactly once), `pageparser` (XML), and `durable`
+(writes that survive the end of the machine).
 `flamecore.toolkit.records` makes payloads JSON and rows.
 """

@@ -21,8 +21,8 @@ from flamecore.toolkit.records.shapes import Column, is_named_tuple, record_colu
 from flamecore.toolkit.records.tables import Row, Table
 from flamestream_edges.csvreader import Convert, CsvLines, CsvReader
 from flamestream_edges.files import FileSource, LineOptions, line_encoding, unreadable, wrong_type
-from flamestream_edges.linereader import resume_offset
 from flamestream_edges.outfile import FileSink, FileSinkOptions
+from flamestream_edges.reading.linereader import resume_offset
 
 _BARE: Final = frozenset({str, int, float, type(None)})  # csv.writer writes these so that they read back equal
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, overload
 
 from flamecore.abc.source import Batch, Reader, Rejected, Unfinished
-from flamestream_edges.linereader import FileChunks, held_back, read_error, readable, reason, rejected
-from flamestream_edges.splitting import Block, Splitter, TooLong
+from flamestream_edges.reading.linereader import FileChunks, held_back, read_error, readable, reason, rejected
+from flamestream_edges.reading.splitting import Block, Splitter, TooLong
 
 Convert = Callable[[list[str]], Any]
 """Function that makes a record of a row. Raises ValueError."""
@@ -95,7 +95,7 @@ class CsvLines(Iterator[str]):
             return raw.decode(self._encoding, "replace") + "\n"
 
     def lines_before(self, end: int, count: int) -> bytes | None:
-        """Return lines once more; see `flamestream_edges.linereader.Chunks`."""
+        """Return lines once more; see `flamestream_edges.reading.linereader.Chunks`."""
         return self._file.lines_before(end, count)
 
     def close(self) -> None:

@@ -11,8 +11,8 @@ from flamecore.abc.hooks import hookimpl
 from flamecore.abc.source import EdgeContext, Reader, Source
 from flamecore.toolkit.records.parse import Decode
 from flamestream_edges.files import FileSource, LineOptions, line_encoding, unreadable, wrong_type
-from flamestream_edges.linereader import FileChunks, LineReader, resume_offset
-from flamestream_edges.splitting import Splitter
+from flamestream_edges.reading.linereader import FileChunks, LineReader, resume_offset
+from flamestream_edges.reading.splitting import Splitter
 
 
 class LineSource(FileSource):

@@ -10,7 +10,7 @@ from collections import deque
 from typing import Any, Final, NamedTuple
 from xml.parsers import expat
 
-from flamestream_edges.splitting import CHUNK_BYTES
+from flamestream_edges.reading.splitting import CHUNK_BYTES
 
 _CONTEXT_BYTES: Final = 64
 

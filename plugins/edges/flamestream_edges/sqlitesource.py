@@ -20,7 +20,7 @@ from flamecore.errors import SourceError
 from flamecore.suggest import suggestion
 from flamecore.toolkit.records.parse import Convert, can_be_made, row_converter
 from flamestream_edges.files import empty_path, wrong_type
-from flamestream_edges.splitting import RAW_BYTES
+from flamestream_edges.reading.splitting import RAW_BYTES
 from flamestream_edges.sqlite import table_place
 
 Key = tuple[int | str, ...]

@@ -18,9 +18,9 @@ from flamecore.errors import SinkError, SourceError
 from flamecore.model.batch import Lines, Rows
 from flamecore.toolkit.records.plain import Unencodable, encode, encode_lines
 from flamestream_edges.files import line_encoding
-from flamestream_edges.linereader import Chunks, LineReader
 from flamestream_edges.lines import text_decoder
-from flamestream_edges.splitting import Splitter
+from flamestream_edges.reading.linereader import Chunks, LineReader
+from flamestream_edges.reading.splitting import Splitter
 
 
 class StdinOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

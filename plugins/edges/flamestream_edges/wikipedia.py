@@ -21,10 +21,10 @@ from flamecore.abc.source import Batch, EdgeContext, Reader, Rejected, Source
 from flamecore.errors import SourceError
 from flamecore.toolkit.records.shapes import is_named_tuple
 from flamestream_edges.files import FileSource, PathOptions, unreadable, wrong_type
-from flamestream_edges.linereader import FileChunks, read_error
 from flamestream_edges.pageparser import BadPage, PageParser, PagePosition, XmlError
-from flamestream_edges.seal import check_seal
-from flamestream_edges.splitting import CHUNK_BYTES
+from flamestream_edges.reading.linereader import FileChunks, read_error
+from flamestream_edges.reading.seal import check_seal
+from flamestream_edges.reading.splitting import CHUNK_BYTES
 
 
 class Page(NamedTuple):

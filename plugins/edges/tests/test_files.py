@@ -15,7 +15,7 @@ import flamecore as fc
 from flamecore.abc.source import EdgeContext
 from flamecore.errors import ConfigError, SourceError
 from flamestream_edges.lines import Lines
-from flamestream_edges.splitting import RAW_BYTES, Block, Splitter, TooLong
+from flamestream_edges.reading.splitting import RAW_BYTES, Block, Splitter, TooLong
 from flamestream_edges.sqlitesource import SqliteSource
 
 CONTEXT = EdgeContext("pages", str)

@@ -12,8 +12,8 @@ from flamecore.abc.source import EdgeContext, Source
 from flamestream_edges.csv import CsvOptions, CsvSource
 from flamestream_edges.files import LineOptions
 from flamestream_edges.jsonl import JsonlSource
-from flamestream_edges.linereader import ORIGINAL_BYTES
 from flamestream_edges.lines import Lines
+from flamestream_edges.reading.linereader import ORIGINAL_BYTES
 
 MARK = b"\xef\xbb\xbf"
 

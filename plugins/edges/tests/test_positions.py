@@ -15,8 +15,8 @@ from flamecore.runtime.codec.codec import Codec
 from flamestream_edges.csv import CsvSource
 from flamestream_edges.jsonl import JsonlSource
 from flamestream_edges.lines import Lines
-from flamestream_edges.seal import HEAD_BYTES, TAIL_BYTES
-from flamestream_edges.splitting import CHUNK_BYTES
+from flamestream_edges.reading.seal import HEAD_BYTES, TAIL_BYTES
+from flamestream_edges.reading.splitting import CHUNK_BYTES
 from flamestream_edges.wikipedia import Wikipedia
 
 

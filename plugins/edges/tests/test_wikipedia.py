@@ -15,7 +15,7 @@ import pytest
 
 from flamecore.abc.source import EdgeContext
 from flamecore.errors import ConfigError, SourceError
-from flamestream_edges.seal import Seals
+from flamestream_edges.reading.seal import Seals
 from flamestream_edges.wikipedia import Page, Wikipedia
 
 ReadAll = Callable[..., Any]

@@ -11,8 +11,16 @@ from typing import Any, Final
 from flamecore.abc.source import Batch, Reader, Rejected, Unfinished
 from flamecore.errors import SourceError
 from flamecore.toolkit.records.parse import Decode
-from flamestream_edges.seal import Seals, check_seal, read_at
-from flamestream_edges.splitting import CHUNK_BYTES, RAW_BYTES, Block, LinePosition, Positions, Splitter, TooLong
+from flamestream_edges.reading.seal import Seals, check_seal, read_at
+from flamestream_edges.reading.splitting import (
+    CHUNK_BYTES,
+    RAW_BYTES,
+    Block,
+    LinePosition,
+    Positions,
+    Splitter,
+    TooLong,
+)
 
 ORIGINAL_BYTES: Final = 1024 * 1024
 """Longest record that is read once more, for a dead letter."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Final, NamedTuple, overload
 
-from flamestream_edges.seal import TAIL_BYTES, Seals
+from flamestream_edges.reading.seal import TAIL_BYTES, Seals
 
 CHUNK_BYTES: Final = 64 * 1024
 """Size of a read: large enough that its cost vanishes, small enough for the cache."""

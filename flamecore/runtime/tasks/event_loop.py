@@ -114,6 +114,11 @@ _given_up: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
 _left = False
 
 
+_OPEN_FILES: Final = (65_536, 10_240)
+"""Limits of open files that are tried, one after the other, if the hard one is higher: what a job may need, and the
+highest that macOS takes where it says that there is none. A far higher one slows down other programs, which close all
+descriptors that they may have."""
+
 CHOICE: Final = "FLAMESTREAM_EVENT_LOOP"
 """Environment variable with the name of the event loop."""
 
@@ -156,6 +161,7 @@ def run(main: Coroutine[object, object, T]) -> T:
         ConfigError: As `loop_factory`.
     """
     _fill_standard_descriptors()
+    _allow_open_files()
     try:
         runner = asyncio.Runner(loop_factory=loop_factory())
     except ConfigError:
@@ -211,6 +217,25 @@ def _fill_standard_descriptors() -> None:
         except OSError:
             opened = os.open(os.devnull, os.O_RDWR)  # the lowest free number, as the system gives them
             os.set_inheritable(opened, True)
+
+
+def _allow_open_files() -> None:
+    """Raise the limit of open files that this process may raise itself, since a job may read many.
+
+    It stays raised: other jobs may run in the process, and those that it starts inherit it.
+    """
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for most in _OPEN_FILES:
+        wanted = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        if soft == resource.RLIM_INFINITY or soft >= wanted:
+            return
+        with suppress(OSError, ValueError):  # there is another limit, of the whole system
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            return
 
 
 def give_up() -> None:

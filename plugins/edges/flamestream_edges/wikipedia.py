@@ -83,7 +83,7 @@ class PageReader(Reader):
             parser.push(chunk)
         except XmlError as error:
             self._parser = None
-            position = self._sealed(self._chunks.file.tell(), error.line, 0)
+            position = self._sealed(self._chunks.offset, error.line, 0)
             self._broken = Rejected(position, str(error), error.raw)
             return
         if not chunk:
@@ -92,7 +92,7 @@ class PageReader(Reader):
             await asyncio.sleep(0)  # a page of many chunks must not hold the event loop from its first to its last
 
     def _sealed(self, offset: int, line: int, next_line: int) -> tuple[int, int, int, str]:
-        return offset, line, next_line, self._chunks.seals.seal_at(self._chunks.file.fileno(), offset)
+        return offset, line, next_line, self._chunks.seal_at(offset)
 
     def describe(self, position: Any) -> str:
         return f"{self._chunks.name} line {position[1]}"
@@ -155,7 +155,7 @@ class Wikipedia(FileSource):
         parser = PageParser(self._record, self.options.max_page_chars)
         parser.push(head[: scout.first_tag])
         parser.skip_to(offset, line)
-        chunks.file.seek(offset)
+        chunks.offset = offset
         return parser
 
     def _no_position(self, name: str, position: Any, why: str) -> SourceError:

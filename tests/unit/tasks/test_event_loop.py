@@ -259,3 +259,37 @@ def test_a_signal_just_before_the_loop_stops_is_the_end(monkeypatch: pytest.Monk
 
     with pytest.raises(KeyboardInterrupt):
         run(main())
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limit that could be raised")
+@pytest.mark.parametrize(
+    ("soft", "hard", "system", "expected"),
+    [
+        (64, 128, None, (128, 128)),
+        (128, 128, None, (128, 128)),
+        (256, -1, None, (65_536, -1)),
+        (256, -1, 12_288, (10_240, -1)),  # as on macOS
+        (256, -1, 1024, (256, -1)),
+        (256, 1_000_000, None, (65_536, 1_000_000)),
+        (100_000, 1_000_000, None, (100_000, 1_000_000)),
+        (-1, -1, None, (-1, -1)),
+    ],
+)
+def test_the_limit_of_open_files_is_raised_as_far_as_the_system_lets_it(
+    soft: int, hard: int, system: int | None, expected: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import resource
+
+    limits = soft, hard
+
+    def set_limits(_: int, wanted: tuple[int, int]) -> None:
+        nonlocal limits
+        if system is not None and wanted[0] > system:
+            raise ValueError("current limit exceeds maximum limit")
+        limits = wanted
+
+    monkeypatch.setattr(resource, "RLIM_INFINITY", -1)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits)
+    monkeypatch.setattr(resource, "setrlimit", set_limits)
+    run(asyncio.sleep(0))
+    assert limits == expected

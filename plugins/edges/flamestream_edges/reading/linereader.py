@@ -11,6 +11,7 @@ from typing import Any, Final
 from flamecore.abc.source import Batch, Reader, Rejected, Unfinished
 from flamecore.errors import SourceError
 from flamecore.toolkit.records.parse import Decode
+from flamestream_edges.reading.openfiles import MovedError, PooledFile
 from flamestream_edges.reading.seal import Seals, check_seal, read_at
 from flamestream_edges.reading.splitting import (
     CHUNK_BYTES,
@@ -63,12 +64,15 @@ class Chunks(ABC):
 class FileChunks(Chunks):
     """The bytes of a file. Reads are synchronous: a chunk takes some microseconds.
 
+    The file is open while it is read, and as long as it has a place in the pool of open files.
+
     Args:
         source: Name of the source, for errors.
         name: The file's path.
         offset: Offset at which reading begins.
 
     Attributes:
+        offset: Offset of the next byte.
         seals: Seals of the file's positions.
     """
 
@@ -76,25 +80,38 @@ class FileChunks(Chunks):
 
     def __init__(self, source: str, name: str, offset: int = 0) -> None:
         self.name = name
+        self.offset = offset
         self._source = source
-        self.file = open(name, "rb", buffering=0)  # noqa: SIM115 – closed by close()
+        self._file = PooledFile(name)
         try:
-            self.seals = Seals(self.file.fileno(), offset)
-            self._size = os.fstat(self.file.fileno()).st_size
-            self.file.seek(offset)
+            with self._file.borrowed() as descriptor:
+                self.seals = Seals(descriptor, offset)
+                self._size = os.fstat(descriptor).st_size
         except OSError:
-            self.file.close()
+            self._file.close()
             raise
+        self._file.begins_alike = self.seals.begins_alike
 
     async def read(self, size: int) -> bytes:
         return self.read_now(size)
 
     def read_now(self, size: int) -> bytes:
         """Return bytes as `read` does, without a wait."""
-        chunk = self.file.read(size)
+        chunk = self._file.read(self.offset, size)
+        self.offset += len(chunk)
         if not chunk:
             self._check_end()
+            self._file.end()
         return chunk
+
+    def seal_at(self, offset: int) -> str:
+        """Return the seal of any offset in the file.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+        with self._file.borrowed() as descriptor:
+            return self.seals.seal_at(descriptor, offset)
 
     def _check_end(self) -> None:
         """Check that the file is still the one that was opened, now that all of it has been read.
@@ -102,15 +119,16 @@ class FileChunks(Chunks):
         Raises:
             SourceError: It was shortened or overwritten: its last bytes may be a part of a record.
         """
-        descriptor, reached = self.file.fileno(), self.file.tell()
-        size, longest = os.fstat(descriptor).st_size, max(self._size, reached)
-        # Files of the kernel (/proc) and of some networks hold more than their size says.
-        if size < longest and not read_at(descriptor, size, 1):
-            what = f"was shortened while it was read, from {longest} bytes to {size}"
-        elif size == reached and not self.seals.begins_alike(descriptor):
-            what = f"was overwritten while it was read: the first of its {size} bytes have changed"
-        else:
-            return
+        reached = self.offset
+        with self._file.borrowed() as descriptor:
+            size, longest = os.fstat(descriptor).st_size, max(self._size, reached)
+            # Files of the kernel (/proc) and of some networks hold more than their size says.
+            if size < longest and not read_at(descriptor, size, 1):
+                what = f"was shortened while it was read, from {longest} bytes to {size}"
+            elif size == reached and not self.seals.begins_alike(descriptor):
+                what = f"was overwritten while it was read: the first of its {size} bytes have changed"
+            else:
+                return
         raise SourceError(
             f"source {self._source!r}: {self.name} {what}",
             hint="Rename a file that a job reads in place of changing it, as logrotate does without copytruncate. "
@@ -125,7 +143,8 @@ class FileChunks(Chunks):
             while start > 0 and len(found) <= ORIGINAL_BYTES:
                 size = min(start, CHUNK_BYTES)
                 start -= size
-                found = read_at(self.file.fileno(), start, size) + found
+                with self._file.borrowed() as descriptor:
+                    found = read_at(descriptor, start, size) + found
                 wanted = count + found.endswith(b"\n")
                 if found.count(b"\n") >= wanted:
                     break
@@ -140,7 +159,7 @@ class FileChunks(Chunks):
         return b"\n".join(lines[1:]).removesuffix(b"\r")
 
     def close(self) -> None:
-        self.file.close()
+        self._file.close()
 
 
 class LineReader(Reader):
@@ -288,9 +307,15 @@ def reason(error: Exception) -> str:
 
 def read_error(source: str, name: str, error: OSError) -> SourceError:
     """Return the error of a file or stream that fails while it is read."""
+    hint = "Check that the file is there, is yours to read, and that its device is well."
+    if isinstance(error, MovedError):
+        hint = (
+            "Leave each file in place until the job has ended: it reads more files than may be open at once (ulimit "
+            "-Hn). Put the old file back; or start afresh, without the job's state and output."
+        )
     return SourceError(
         f"source {source!r}: {name} cannot be read: {error.strerror or error}",
-        hint="Check that the file is there, is yours to read, and that its device is well.",
+        hint=hint,
         source=source,
         position=name,
     )

@@ -217,7 +217,10 @@ def test_any_flow_gives_what_one_item_at_a_time_gives(part: int, seeds: Seeds) -
 
 def test_any_flow_gives_each_output_once(seeds: Seeds) -> None:
     counts: Counter[str] = Counter()
-    for seed in seeds(16):
+    drawn = seeds(16)
+    for seed in range(drawn.start, drawn.start + 200):
+        if seed >= drawn.stop and counts["kill"] > 0:  # a few stories may be without one
+            break
         flow, inputs = draw_flow(seed, "close" if seed % 2 else "keep")
         try:
             counts += assert_exactly_once(flow, inputs, seeds=[seed], ackers=[ACKERS[seed % 3]])

@@ -130,6 +130,8 @@ class Run:
         text = self.log = errors.decode()
         if self.process.returncode:
             raise RunError(f"{self.flow}: exit code {self.process.returncode}\n{text[-3000:]}")
-        # A sink that writes to the standard output has it for itself; the summary is then on the other one.
-        summary: dict[str, Any] = json.loads((output.decode() if output else text).strip().splitlines()[-1])
+        # A sink that writes to the standard output has it for itself; the summary is then on the other one, where other
+        # programs (a Java machine that ends) may write after it.
+        lines = (output or errors).decode().splitlines()
+        summary: dict[str, Any] = json.loads(next(line for line in reversed(lines) if line.startswith("{")))
         return summary

@@ -61,7 +61,7 @@ def _on_processes(over: list[str], clock: str, workers: int, seconds: float) -> 
 
 def compare(*, seconds: float, rounds: int) -> tuple[Table, dict[str, Any]]:
     """Both clocks, 1 and 4 workers in one process, and 4 in processes of their own."""
-    columns = ("clock", "1 worker", "4 workers", "4 processes over gRPC", "4 processes over NATS")
+    columns = ("clock", "1 worker", "4 workers", *(f"4 processes over {name}" for name in TRANSPORTS))
     table = Table("CPU of an idle job, in % of a core", columns)
     lacking = {name: why for name in TRANSPORTS if (why := missing(name))}
     for why in lacking.values():

@@ -132,6 +132,8 @@ class Run:
             raise RunError(f"{self.flow}: exit code {self.process.returncode}\n{text[-3000:]}")
         # A sink that writes to the standard output has it for itself; the summary is then on the other one, where other
         # programs (a Java machine that ends) may write after it.
-        lines = (output or errors).decode().splitlines()
-        summary: dict[str, Any] = json.loads(next(line for line in reversed(lines) if line.startswith("{")))
-        return summary
+        for line in reversed([*(output or b"").decode().splitlines(), *text.splitlines()]):
+            if line.startswith("{"):
+                summary: dict[str, Any] = json.loads(line)
+                return summary
+        raise RunError(f"{self.flow}: no summary\n{text[-3000:]}")

@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.away import arrivals, expect
+from benchmarks.away import LINES, arrivals, expect
 from benchmarks.corpora import zipf_lines
 from benchmarks.deployed import Run
 from benchmarks.deployed import missing as transport_missing
@@ -77,7 +77,7 @@ def _hosted(lines: int) -> dict[str, float]:
             assert feeder.stdin is not None
             feeder.stdin.write("go\n")
             feeder.stdin.close()
-            arrived = arrivals(run, lines)
+            arrived = arrivals(run, LINES.updates(lines))
             feeder.wait(timeout=LIMIT_S)
             stopping = time.monotonic()
             run.process.send_signal(signal.SIGINT)

@@ -153,7 +153,7 @@ class NodeProcess:
             self._failed = None
             sender.send(CONTROL, Halted(self.name))
         elif isinstance(message, Assignment):
-            self._session.locations.update(message.locations)
+            self._session.learn(message.locations)
             self._node_epoch = await context.assign(message)
             sender.send(CONTROL, Opened(self.name, message.epoch))
         elif node_epoch is None:
@@ -209,9 +209,7 @@ class NodeProcess:
             self._session.end(gone)
 
     def _lost(self, error: PeerGoneError) -> None:
-        locations = self._session.locations
-        parts = (place for address, place in locations.items() if not address.startswith("node/"))
-        if self._node_epoch is not None and error.peer in parts:  # otherwise it has no part in the present epoch
+        if self._node_epoch is not None and self._session.concerns(error.peer):
             self._part_failed(error, error.peer)
 
 

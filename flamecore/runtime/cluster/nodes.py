@@ -138,10 +138,13 @@ class NodeManager:
         members, context = self.members, self.context
         plan, config = context.plan, context.spec.config
         trackers = context.spec.acker(acker_plan(plan)).trackers
+        for address in members.hosts:  # of the epoch before, which may have had more
+            members.locations.pop(address, None)
         hosts = members.hosts = placed(config, trackers, plan.rears, members.named("worker"), members.named("acker"))
         locations = {SUPERVISOR: members.locations[CONTROL]}
         locations |= {name: node.location for name, node in members.nodes.items()}
-        members.locations.update({address: locations[name] for address, name in hosts.items()})
+        parts_at = {address: locations[name] for address, name in hosts.items()}
+        members.locations |= parts_at
         assigned = set(hosts.values()) - {SUPERVISOR}
         for name in assigned:
             parts = [address.split("/") for address in members.parts_of(name)]
@@ -154,7 +157,7 @@ class NodeManager:
                 fronts=context.fronts,
                 workers=tuple(int(index) for kind, index in parts if kind == "worker"),
                 trackers=tuple(int(index) for kind, index in parts if kind == "acker"),
-                locations=tuple(members.locations.items()),
+                locations=tuple(parts_at.items()),
                 code=context.code,
                 past=tuple(sorted(plan.past)),
                 done=tuple(sorted(plan.done)),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -38,7 +38,7 @@ class ControlSession:
     Attributes:
         name: Name of the process.
         job: Name of the job.
-        locations: Locations of addresses.
+        locations: Locations of the control and of the parts of the present epoch, by address.
         welcome: Whether the control has answered.
         over: Made when it begins to listen, and done when the session ends, with its error if there is one.
     """
@@ -100,19 +100,28 @@ class ControlSession:
             locate=self._locate,
             lost=self._lost,
             waits=not self._asks,
-            watched=self._is_watched,
+            # The control says when a process is gone; nobody says it of the control.
+            watched=self.concerns,
         )
         return driver(options, context)
+
+    def learn(self, locations: Iterable[tuple[str, str]]) -> None:
+        """Learn where the parts of an epoch are, in place of those of the epoch before.
+
+        A process that had parts and has none now is nobody's peer any more: its loss is no fault of this epoch, and
+        nothing waits for it.
+        """
+        self.locations = {CONTROL: self._bootstrap["control"], **dict(locations)}
+
+    def concerns(self, location: str) -> bool:
+        """Return whether a process at a location has parts of the present epoch."""
+        return location in self.locations.values() and location != self._bootstrap["control"]
 
     def _locate(self, address: str) -> str:
         try:
             return self.locations[plain(address)]
         except KeyError:
             raise PeerGoneError(f"the location of {address} is not known", address=self.name, peer=address) from None
-
-    def _is_watched(self, location: str) -> bool:
-        """Return whether the control says when a process is gone; nobody says it of the control."""
-        return location in self.locations.values() and location != self._bootstrap["control"]
 
     def _lost(self, location: str, error: Exception) -> None:
         what = f"{self.name} lost its connection to {location}: {error}"

@@ -41,3 +41,15 @@ def test_the_loss_of_another_process_is_told_as_it_is() -> None:
 def test_the_first_error_counts() -> None:
     first = JobError("first")
     assert ended(first, JobError("second")) is first
+
+
+def test_a_process_without_parts_in_an_epoch_is_no_peer_in_it() -> None:
+    """Its loss is no fault of the epoch, and no connection waits for it."""
+    session = ControlSession({"node": "w0", "job": "words", "control": "at-control", "role": "worker"})
+    session.learn([("worker/0", "at-w0"), ("worker/1", "at-w1"), ("acker/0", "at-control")])
+    assert session.concerns("at-w1")
+    session.learn([("worker/0", "at-w0"), ("acker/0", "at-control")])
+    assert not session.concerns("at-w1")
+    assert session.concerns("at-w0")
+    assert not session.concerns("at-control")
+    assert session.locations[CONTROL] == "at-control"

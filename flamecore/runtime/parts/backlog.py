@@ -27,6 +27,9 @@ class Backlog:
         segment_of: Segment of the hand-overs under each index.
         rounds: The rounds of the worker.
         done: Function called with (sender, message) once all items of a message have run.
+
+    Attributes:
+        waiting: All that waits: not to be changed. Each flush asks several times whether it is empty.
     """
 
     def __init__(
@@ -38,12 +41,8 @@ class Backlog:
         done: Callable[[str, Items], None],
     ) -> None:
         self._steps, self._runs, self._segment_of, self._rounds, self._done = steps, runs, segment_of, rounds, done
-        self._waiting: deque[Rest | Callable[[], None]] = deque()
+        self.waiting: deque[Rest | Callable[[], None]] = deque()
         self._cut = Counter[int]()  # by segment, how many of these are left of a round
-
-    def __bool__(self) -> bool:
-        """Return whether anything waits."""
-        return bool(self._waiting)
 
     @property
     def round_is_over(self) -> bool:
@@ -58,13 +57,13 @@ class Backlog:
             run = self._runs.get(index) if alive else None
             if run is None:
                 run = _each(self._steps[index], alive, VertexRound(self._rounds, segment))
-            self._waiting.append(Rest(run, segment, orders, trace, payloads))
-        self._waiting.append(partial(self._done, sender, message))
+            self.waiting.append(Rest(run, segment, orders, trace, payloads))
+        self.waiting.append(partial(self._done, sender, message))
 
     def admit(self, run: Run, segment: int, orders: Orders, payloads: Sequence[Any]) -> None:
         """Run admitted records, or queue them if anything waits."""
-        if self._waiting:
-            self._waiting.append(Rest(run, segment, orders, 0, payloads))
+        if self.waiting:
+            self.waiting.append(Rest(run, segment, orders, 0, payloads))
         else:
             run(orders, 0, payloads)
             self.collect()
@@ -73,7 +72,7 @@ class Backlog:
         """Queue what is left of the round, before all that waits."""
         if self._rounds.left:
             left = self._rounds.take()
-            self._waiting.extendleft(reversed(left))
+            self.waiting.extendleft(reversed(left))
             self._cut.update([rest.segment for rest in left])
             self._rounds.behind += len(left)
 
@@ -84,7 +83,7 @@ class Backlog:
     def lowest(self) -> dict[int, bytes]:
         """Return the lowest order that waits, for each segment that has any."""
         lowest: dict[int, bytes] = {}
-        for rest in self._waiting:
+        for rest in self.waiting:
             if type(rest) is Rest:
                 order, segment = rest.orders[0], rest.segment
                 lowest[segment] = min(order, lowest.get(segment, order))
@@ -96,7 +95,7 @@ class Backlog:
         Args:
             most: Most items.
         """
-        waiting, rounds = self._waiting, self._rounds
+        waiting, rounds = self.waiting, self._rounds
         while waiting and not rounds.is_over:
             rest = waiting.popleft()
             if type(rest) is not Rest:

@@ -85,6 +85,8 @@ class Promises:
 
         The promise of a front is its first waiting record, until that runs.
         """
+        if not self._merges and not self._changed:
+            return
         changed, self._changed = self._changed, {}
         for merge in self._merges:
             changed |= dict.fromkeys(merge.moved())

@@ -137,6 +137,8 @@ class Schedule:
                 self._drain(turn - 1)
             else:
                 self._take_in()
+                if self._drained:
+                    self.learn()  # what has run may open an operation
             if self._backlog.round_is_over:
                 self._first = (turn + 1) % turns
                 break
@@ -144,20 +146,22 @@ class Schedule:
             if buffer.to_store is not None:
                 self._ingress.promises.given_times.append(GivenTimes(MIN_FRONT, buffer.to_store - 1, 1))
                 buffer.to_store = None
-        self.learn()  # what has run may open the next operation
+        if self._drained:
+            self.learn()  # and what that has given, the next
         return self.is_ready()
 
     def _take_in(self) -> None:
         """Run items that came in, or were left of a round."""
-        backlog, merges = self._backlog, self._ingress.merges
-        if backlog or merges:
-            begun = self._time()
-            backlog.run(self._arriving.items)
-            if not backlog:
-                self._ingress.run_waiting(self._arriving.items)
-            more = bool(backlog) or any(merge.is_ready for merge in merges)
-            self._arriving.fit(self._time() - begun, more=more)
-        self.learn()
+        waiting, merges = self._backlog.waiting, self._ingress.merges
+        if not waiting and not merges:
+            return
+        begun = self._time()
+        self._backlog.run(self._arriving.items)
+        more = bool(waiting)
+        if merges and not waiting:
+            self._ingress.run_waiting(self._arriving.items)
+            more = bool(waiting) or any(merge.is_ready for merge in merges)
+        self._arriving.fit(self._time() - begun, more=more)
 
     def _drain(self, number: int) -> None:
         """Let some items of a buffer in, unless they could pass what was left of a round."""
@@ -180,7 +184,7 @@ class Schedule:
         """Learn how far fronts have come, by the own times."""
         if self._own is None:
             return
-        left = self._backlog.lowest()
+        left = self._backlog.lowest() if self._backlog.waiting else None
         if self._own.update(decode_time(min(left.values())) if left else NO_MORE):
             self.grow()
 
@@ -194,11 +198,13 @@ class Schedule:
 
     def is_ready(self) -> bool:
         """Return whether another step would run items."""
-        if self._backlog:
+        if self._backlog.waiting:
             return True
         for each in self._steps:
             if each.is_ready:
                 return True
+        if not self._drained:
+            return False
         # Only where times have grown since the last step. Nobody says so but the worker itself.
         return self._knowns is None and self._own is not None and self._own.opens_more()
 

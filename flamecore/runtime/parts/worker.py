@@ -221,10 +221,12 @@ class Worker:
             schedule.step()
         # Items that wait for their turn, or before a state, are in flight, too. They are reported before the owed acks,
         # so no minimum time passes them.
-        hand_overs.hold(self.compiled.waiting, self.backlog.lowest())
+        arriving = bool(self.backlog.waiting)
+        if arriving or self.compiled.waiting or hand_overs.waiting:
+            hand_overs.hold(self.compiled.waiting, self.backlog.lowest())
         self.ingress.promises.tell()
         schedule.learn()
-        failing, arriving = not self._failures.is_empty, bool(self.backlog)
+        failing = not self._failures.is_empty
         own = self.own_times
         hand_overs.flush(
             out,

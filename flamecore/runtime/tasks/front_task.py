@@ -103,7 +103,7 @@ class Reading:
         self.read = 0
         """Number of records read."""
         self.unfinished: str | None = None
-        """What is left of a record at its end, in words. Empty: nothing, whatever an earlier epoch has left there.
+        """A description of the rest of a record at its end. Empty: nothing, whatever an earlier epoch has left there.
         None: its end was not read."""
 
     def adapt(self, took_s: float, records: int) -> None:
@@ -188,9 +188,10 @@ class FrontTask:
         worker_task = self._worker_task
         self._time = clock()  # looked up once, and not for each batch
         if self._snapshots:  # fronts may continue from a later time than others
-            for front in self.fronts:
-                worker_task.worker.heartbeat(front.number)
-            worker_task.flush()
+            with worker_task.working:
+                for front in self.fronts:
+                    worker_task.worker.heartbeat(front.number)
+                worker_task.flush()
         # One task reads from the first batch to the last: a task for each read costs more than a small batch does.
         reading, stopping = asyncio.create_task(self._read_to_the_end()), asyncio.create_task(self._stop.wait())
         worker_task.open_fronts.update(dict.fromkeys(front.number for front in self.fronts))
@@ -244,14 +245,15 @@ class FrontTask:
     def _end(self, readings: Sequence[Reading]) -> None:
         """End fronts, or stop those that a later run continues."""
         worker_task, ends = self._worker_task, []
-        for reading in readings:
-            number = reading.front.number
-            goes_on = not reading.exhausted or worker_task.search.must_wait(number)
-            stopped = (self._snapshots or reading.again or self._stop.failing) and goes_on
-            end = (worker_task.worker.stop_front if stopped else worker_task.worker.end_front)(number)
-            ends.append(FrontEnded(number, end, stopped))
-        self._room.note()  # of what they no longer need others may read
-        worker_task.flush()
+        with worker_task.working:
+            for reading in readings:
+                number = reading.front.number
+                goes_on = not reading.exhausted or worker_task.search.must_wait(number)
+                stopped = (self._snapshots or reading.again or self._stop.failing) and goes_on
+                end = (worker_task.worker.stop_front if stopped else worker_task.worker.end_front)(number)
+                ends.append(FrontEnded(number, end, stopped))
+            self._room.note()  # of what they no longer need others may read
+            worker_task.flush()
         for word in ends:
             worker_task.sender.send(CONTROL, word)
 
@@ -417,9 +419,11 @@ class Heartbeats:
         while True:
             await asyncio.sleep(self._interval_s)
             worker, now = worker_task.worker, monotonic()
-            for number in worker_task.open_fronts:
-                if (since := worker.fronts[number].waits_since) is not None:
-                    worker.idle_front(number, (now - since) * 1_000_000)
-                worker.heartbeat(number)
-            if worker_task.open_fronts:
+            if not worker_task.open_fronts:
+                continue
+            with worker_task.working:
+                for number in worker_task.open_fronts:
+                    if (since := worker.fronts[number].waits_since) is not None:
+                        worker.idle_front(number, (now - since) * 1_000_000)
+                    worker.heartbeat(number)
                 worker_task.flush()

@@ -25,7 +25,7 @@ _OWN: Final = ("flamecore.", "flamestream_")
 """Modules of the engine and its plugins, which call the functions of the user."""
 
 _LOOK_S: Final = ROUND_S / 2
-_IDLE: Final = 40
+_IDLE: Final = 3
 """Looks in a row that find no work before the thread sleeps until there is some."""
 
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from flamecore.abc.source import Batch
 from flamecore.abc.transport import Delivery
@@ -109,6 +108,7 @@ class WorkerTask:
 
     Attributes:
         search: The search.
+        working: The present round of its work. Who has the worker do something enters it, unless a call here does.
     """
 
     def __init__(
@@ -142,8 +142,9 @@ class WorkerTask:
                 Delivered: lambda word: word.rear in rears,
             },
         )
+        # The last, for it is released by `aclose` alone.
         self._watch = watch()
-        self._working = Working(worker.rounds, self._watch, self._load or nullcontext())
+        self.working = Working(worker.rounds, self._watch, self._load)
 
     def counts(self) -> NodeStats:
         """Return the share of this worker in the counters."""
@@ -163,12 +164,18 @@ class WorkerTask:
             if index != self.worker.index:
                 self.sender.send(f"worker/{index}", Items([], ()))
 
-    def flush(self, now: float | None = None) -> None:
-        """Send the worker's messages, and schedule the next flush when it is due.
+    def flush(self) -> None:
+        """Run waiting items, send the worker's messages, and schedule the next flush when it is due.
 
-        Args:
-            now: Time of the event loop, if the caller has just asked for it.
+        The call is a round of its own if none is at work.
         """
+        if self.working.is_on:
+            self._flush(None)
+        else:
+            with self.working:
+                self._flush(None)
+
+    def _flush(self, now: float | None) -> None:
         # Messages behind one that could not be sent would be a riddle to others: a tracker that lacks a report would
         # end the job, without the reason.
         if self._failed:
@@ -213,19 +220,19 @@ class WorkerTask:
     @property
     def is_behind(self) -> bool:
         """Return whether records or items are left of a round; the next come behind them."""
-        return bool(self.worker.backlog) and not self._failed
+        return bool(self.worker.backlog.waiting) and not self._failed
 
     def admit(self, number: int, batch: Batch, at: float, policy: str) -> None:
         """Admit records of a front it hosts, and send their outputs; see `Worker.admit`.
 
         Records of several fronts are sent together: small batches would cost a message each.
         """
-        with self._working:
+        with self.working:
             if self.search.is_open:
                 self.search.note(batch, policy)
             self.worker.admit(number, batch, at, policy)
             if not self._several:
-                self.flush()
+                self._flush(None)
             elif self._due is None or not self._due_soon:
                 if self._due is not None:
                     self._due.cancel()
@@ -243,8 +250,7 @@ class WorkerTask:
 
     def _flush_due(self) -> None:
         try:
-            with self._working:
-                self.flush()
+            self.flush()
         except (*ENDING, Exception) as error:  # noqa: BLE001 - handed to the job, which ends with it
             self.sender.fail(ending_error(error, f"the work of a {type(self).__name__}"))
 
@@ -260,7 +266,7 @@ class WorkerTask:
             # Deliveries return credit, and nothing else: a flush for each would be a fifth of a worker's flushes where
             # lines come one by one.
             due = self.snapshots is not None
-            with self._working:
+            with self.working:
                 # Several messages before one flush: reports and hand-overs of all of them leave as
                 # one message each.
                 while delivery is not None:
@@ -273,7 +279,7 @@ class WorkerTask:
                     now = time()
                     delivery = endpoint.receive_nowait() if taken < _BURST and now < end else None
                 if due:
-                    self.flush(now)
+                    self._flush(now)
                 self._credit.release()
             if taken == _BURST or now >= end:
                 await asyncio.sleep(0)  # more may be there, but first the sent messages must leave
@@ -306,19 +312,27 @@ class Working:
     Args:
         rounds: The rounds of the worker.
         watch: The watch on them.
-        load: Context of the meter of its load.
+        load: The meter of its load, if anybody asks for that.
+
+    Attributes:
+        is_on: Whether a round is at work.
     """
 
-    def __init__(self, rounds: Rounds, watch: Watch, load: AbstractContextManager[object]) -> None:
+    def __init__(self, rounds: Rounds, watch: Watch, load: LoadMeter | None) -> None:
         self._rounds, self._watch, self._load = rounds, watch, load
+        self.is_on = False
 
     def __enter__(self) -> None:
+        self.is_on = True
         self._watch.begin(self._rounds)
-        self._load.__enter__()
+        if self._load is not None:
+            self._load.begin()
 
-    def __exit__(self, *error: Any) -> None:
-        self._load.__exit__(*error)
+    def __exit__(self, *error: object) -> None:
+        if self._load is not None:
+            self._load.end()
         self._watch.end()
+        self.is_on = False
 
 
 _PERIOD_S: Final = 0.1
@@ -329,7 +343,7 @@ _QUIET: Final = 0.02
 
 
 class LoadMeter:
-    """A meter of a worker's load, entered for each piece of work.
+    """A meter of a worker's load, told of the begin and end of each piece of work.
 
     It reports as long as there is work. Time in which a user's function waits, say for a database, is work too: it
     keeps others waiting.
@@ -347,12 +361,14 @@ class LoadMeter:
         self._timer: asyncio.TimerHandle | None = None
         self._silent = True
 
-    def __enter__(self) -> None:
+    def begin(self) -> None:
+        """Note that a piece of work begins."""
         if self._timer is None:
             self._wait()
         self._began = self._clock()
 
-    def __exit__(self, *_: object) -> None:
+    def end(self) -> None:
+        """Note that it has ended."""
         self._worked += self._clock() - self._began
 
     def _wait(self) -> None:

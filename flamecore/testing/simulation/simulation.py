@@ -231,7 +231,7 @@ class Simulation:
             partial(self.feed, number)
             for number, address in self.open_fronts.items()
             if (not self.records[number] or self.room.has_room(number, self.burst))
-            and not self.workers[address].backlog
+            and not self.workers[address].backlog.waiting
         )
         return ways
 

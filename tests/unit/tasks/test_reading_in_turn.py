@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -70,6 +71,7 @@ class Hosts:
             ingress=ingress,
         )
         self.sender = SimpleNamespace(send=self._send)
+        self.working = nullcontext()
         self.search = FrontSearch(self.worker, self.sender, is_open=False)  # type: ignore[arg-type]
         self.stop_after = -1
         self.stop = StopSignal()
@@ -160,7 +162,9 @@ def test_heartbeats_tell_for_how_long_a_front_has_waited(monkeypatch: pytest.Mon
 
     async def main() -> None:
         flushed = asyncio.Event()
-        hosts: Any = SimpleNamespace(worker=worker, open_fronts=dict.fromkeys(fronts), flush=flushed.set)
+        hosts: Any = SimpleNamespace(
+            worker=worker, open_fronts=dict.fromkeys(fronts), working=nullcontext(), flush=flushed.set
+        )
         beating = asyncio.create_task(Heartbeats(hosts, 0.0).run())
         async with patience(20):
             await flushed.wait()

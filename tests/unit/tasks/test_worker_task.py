@@ -1,8 +1,9 @@
-"""The task of a worker: how many messages it handles before it sends what comes of them."""
+"""The task of a worker: its bursts of messages, and its rounds."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,6 +38,21 @@ class Post:
         return delivery
 
 
+def fake_worker(receive: Callable[[str, Any], None], flush: Callable[..., list[Any]]) -> Any:
+    """Return a worker without parts."""
+    return SimpleNamespace(
+        index=0,
+        fronts={},
+        schedule=SimpleNamespace(step=lambda: False, run_by=lambda clock: None),
+        rounds=Rounds(),
+        compiled=SimpleNamespace(shares=None),
+        plan=SimpleNamespace(rears=(), segments=SimpleNamespace(inbound=())),
+        receive=receive,
+        flush=flush,
+        due=lambda: None,
+    )
+
+
 @pytest.mark.parametrize(("tick_s", "most"), [(0.0, 64), (0.001, 5)])
 def test_outputs_of_a_burst_leave_before_the_next_one(
     tick_s: float, most: int, monkeypatch: pytest.MonkeyPatch
@@ -61,17 +77,7 @@ def test_outputs_of_a_burst_leave_before_the_next_one(
         received.append(0)
         return []
 
-    worker: Any = SimpleNamespace(
-        index=0,
-        fronts={},
-        schedule=SimpleNamespace(step=lambda: False, run_by=lambda clock: None),
-        rounds=Rounds(),
-        compiled=SimpleNamespace(shares=None),
-        plan=SimpleNamespace(rears=(), segments=SimpleNamespace(inbound=())),
-        receive=receive,
-        flush=flush,
-        due=lambda: None,
-    )
+    worker = fake_worker(receive, flush)
     sender: Any = SimpleNamespace(endpoint=Post(), send_all=lambda outgoing: None)
 
     async def main() -> None:
@@ -82,3 +88,31 @@ def test_outputs_of_a_burst_leave_before_the_next_one(
 
     asyncio.run(main())
     assert max(received) == most
+
+
+@pytest.mark.parametrize("at_work", [False, True])
+def test_a_flush_is_a_round_of_its_own_unless_one_is_at_work(at_work: bool) -> None:
+    """The round before it has ended by its time: what is flushed outside of it has a time of its own."""
+    over: list[bool] = []
+
+    def flush(now: float, *, stepped: bool) -> list[Any]:
+        over.append(worker.rounds.is_over)
+        return []
+
+    worker = fake_worker(lambda sender, message: None, flush)
+    sender: Any = SimpleNamespace(endpoint=Post(), send_all=lambda outgoing: None)
+
+    async def main() -> None:
+        task = WorkerTask(worker, sender, lambda front, records: None)
+        if at_work:
+            with task.working:
+                worker.rounds.end()
+                task.flush()
+        else:
+            worker.rounds.end()
+            task.flush()
+        assert not task.working.is_on
+        task.aclose()
+
+    asyncio.run(main())
+    assert over == [at_work]

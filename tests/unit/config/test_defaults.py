@@ -75,6 +75,8 @@ def plugins_in(text: str) -> set[str]:
     names, packages, schemes = installed()
     told = {f"{scheme}://" for scheme in schemes if f"{scheme}://" in text}
     for name in packages | names | schemes:
+        if name not in text:  # sooner than any pattern
+            continue
         word = re.escape(name)
         if name in WORDS:
             pattern = rf"""\A{word}\Z|(["']){word}\1|={word}\b"""

@@ -33,6 +33,19 @@ SMALL = ("tests/unit/",)
 FEW = 24
 """Folders whose tests run all their cases in every tier, up to so many: these cost less than to start others."""
 
+JOBS = (
+    "tests/pipelines/",
+    "tests/hosts/",
+    "plugins/certs/tests/test_jobs.py",
+    "plugins/nats/tests/test_jobs.py",
+    "plugins/nats/tests/test_outages.py",
+    "plugins/processes/tests/test_default_transport.py",
+)
+"""Places of tests of whole jobs on processes, most of which recover or wait for something."""
+
+MOST_NEEDED = 40
+"""Examples of a property below which no tier goes: most faults show within so many."""
+
 STANDS_STILL_S = 120.0
 
 left_out = pytest.StashKey[int]()
@@ -42,7 +55,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Draw, unless the number is given; processes that tests start inherit it."""
     os.environ.setdefault(draws.DRAW, str(_draw()))
     # By default an example that takes 200 ms fails. On a busy machine any may.
-    hypothesis.settings.register_profile("flamestream", deadline=None)
+    examples = len(draws.seeds(100, least=MOST_NEEDED))
+    hypothesis.settings.register_profile("flamestream", deadline=None, max_examples=examples)
     hypothesis.settings.load_profile("flamestream")
     hypothesis.core.global_force_seed = draws.draw()
 
@@ -82,7 +96,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     tests = {test: list(cases) for test, cases in groupby(sorted(items, key=_test_of), key=_test_of)}
     tier = draws.tier()
     kept: set[pytest.Item] = set()
-    costly_parts = {"tests/pipelines/": tier.jobs, "tests/hosts/": tier.jobs, "plugins/spark/": tier.jvm}
+    costly_parts = {**dict.fromkeys(JOBS, tier.jobs), "plugins/spark/": tier.jvm}
     for folder, part in costly_parts.items():
         costly = [test for test, cases in tests.items() if test.startswith(folder) and not _is_smoke(cases[0])]
         for test in {*costly}.difference(draws.chosen(costly, folder, part)):
@@ -100,7 +114,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _test_of(item: pytest.Item) -> str:
-    return item.nodeid.partition("[")[0]
+    """Return the test that an item is a case of: one test of a kit is run for each variant of a driver."""
+    test = item.nodeid.partition("[")[0]
+    variant = item.get_closest_marker("variant")
+    if variant is None:
+        return test
+    path, _, rest = test.partition("::")
+    return f"{path}::{variant.args[0]}::{rest.rpartition('::')[2]}"
 
 
 def _is_smoke(item: pytest.Item) -> bool:

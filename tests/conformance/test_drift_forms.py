@@ -22,6 +22,7 @@ from flamecore.runtime.operators.drift import DriftOperator
 from flamecore.runtime.operators.exchange import Outbox
 from flamecore.runtime.operators.table import OPERATORS
 from flamecore.testing.bench.contents import Contents
+from flamecore.testing.draws import seeds
 
 Build = Callable[[fc.KeyedStream[int, int]], fc.Stream[Any]]
 
@@ -174,7 +175,7 @@ def changes(draw: st.DrawFn) -> list[tuple[int, Meta, int]]:
 
 
 @pytest.mark.parametrize("build", ALL)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=len(seeds(100, least=40)), deadline=None)
 @given(changes())
 def test_both_forms_hold_the_same_after_every_item(build: Build, stream: list[tuple[int, Meta, int]]) -> None:
     fused, drawn = both(build)
@@ -256,7 +257,7 @@ def test_semantics_25_a_late_word_repairs_the_count() -> None:
         ]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=len(seeds(100, least=40)), deadline=None)
 @given(changes())
 def test_history_is_bounded_by_the_items_above_the_minimum_time(stream: list[tuple[int, Meta, int]]) -> None:
     fused, _ = both(with_several_outputs)

@@ -352,13 +352,28 @@ WRONG: Mapping[Callable[[Patch], None], Trouble] = {
 }
 """Each guard that is taken away, and the trouble in which it is missed soonest."""
 
+MISSED_AT: Mapping[Callable[[Patch], None], int] = {
+    epochs_are_not_fenced: 11,
+    sinks_have_no_owner: 54,
+    what_is_written_down_after_the_look_does_not_count: 11,
+    new_times_do_not_begin_where_the_outputs_end: 144,
+    a_front_that_is_stopped_counts_as_ended: 49,
+    sinks_may_be_ahead_of_the_journals: 13,
+    there_is_no_beginning_to_go_back_to: 11,
+    parts_are_announced_before_they_are_stored: 154,
+}
+"""Seed of the first story in which a guard is missed; 0 where none is given. If other stories are played one day, the
+search only takes longer.
+"""
+
 
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.__name__)
 def test_without_a_protection_the_outputs_are_wrong(wrong: Callable[[Patch], None], monkeypatch: Patch) -> None:
     trouble = WRONG[wrong]
     wrong(monkeypatch)
+    first = MISSED_AT.get(wrong, 0)
     with pytest.raises(AssertionError, match="seed="):
-        assert_exactly_once(merged(), INPUTS, seeds=range(_STORIES), trouble=trouble)
+        assert_exactly_once(merged(), INPUTS, seeds=range(first, first + _STORIES), trouble=trouble)
 
 
 @pytest.mark.parametrize(

@@ -21,14 +21,27 @@ def test_of_twenty(number): pass
 @pytest.mark.parametrize("number", [1, *(pytest.param(n, marks=pytest.mark.grpc) for n in (2, 3))])
 @pytest.mark.parametrize("other", [1, 2])
 def test_of_several_marks(number, other): pass
+
+class Kit:
+    def test_of_a_kit(self): pass
+
+    @pytest.mark.parametrize("size", [1, 2])
+    def test_of_a_kit_with_sizes(self, size): pass
+
+""" + "".join(
+    f"""
+@pytest.mark.variant("{of}")
+class Test{name}(Kit): pass
 """
+    for name, of in {"Files": "files", "Memory": "memory", "Synced": "files", "Zipped": "files"}.items()
+)
 
 
 def played(folder: Path, *options: str, **settings: str) -> list[str]:
     """Return the lines of a run of the tests."""
     (folder / "test_it.py").write_text(TESTS)
     shutil.copy(CONFTEST, folder)
-    (folder / "pytest.ini").write_text("[pytest]\nmarkers = grpc\n")
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n  grpc\n  variant\n")
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("FLAMESTREAM_", "TOX_"))}
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options]
     done = subprocess.run(command, cwd=folder, env={**environ, **settings}, capture_output=True, text=True, check=False)
@@ -42,7 +55,8 @@ def collected(folder: Path, tier: str, draw: int, *options: str) -> list[str]:
 
 
 def counts(cases: list[str]) -> Counter[str]:
-    return Counter(case.partition("[")[0] for case in cases)
+    """Return the number of cases of each test outside of classes."""
+    return Counter(case.partition("[")[0] for case in cases if "::" not in case)
 
 
 def test_every_test_keeps_a_part_of_its_cases(tmp_path: Path) -> None:
@@ -51,6 +65,21 @@ def test_every_test_keeps_a_part_of_its_cases(tmp_path: Path) -> None:
     everything = collected(tmp_path, "whole", 12)
     assert counts(everything) == {"test_without_parameters": 1, "test_of_twenty": 20, "test_of_several_marks": 6}
     assert some == [case for case in everything if case in some], "the order stays"
+
+
+def test_tests_of_a_kit_run_for_a_part_of_the_variants_of_a_driver(tmp_path: Path) -> None:
+    def kits(draw: int) -> list[tuple[str, str]]:
+        cases = (case.split("::") for case in collected(tmp_path, "quick", draw) if "::" in case)
+        return [(test.partition("[")[0], kit.removeprefix("Test")) for kit, test in cases]
+
+    every, files = ("test_of_a_kit", "test_of_a_kit_with_sizes"), ("Files", "Synced", "Zipped")
+    seen: set[tuple[str, str]] = set()
+    for draw in range(6):
+        found = kits(draw)
+        assert Counter(test for test, kit in found if kit == "Memory") == dict.fromkeys(every, 1)
+        assert Counter(test for test, kit in found if kit in files) == dict.fromkeys(every, 1)
+        seen.update(found)
+    assert seen >= {(test, kit) for test in every for kit in files}
 
 
 def test_a_part_is_of_those_that_are_chosen(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from flamecore.errors import ConsistencyError, TimeRegressionError
+from flamecore.testing.draws import seeds
 from flamestream_ackers.table import AckTable
 
 FAR = 2**63 - 1
@@ -199,4 +200,4 @@ class TableMachine(RuleBasedStateMachine):
 
 
 TestTableMachine = TableMachine.TestCase
-TestTableMachine.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestTableMachine.settings = settings(max_examples=len(seeds(150)), stateful_step_count=30, deadline=None)

@@ -16,6 +16,7 @@ from flamecore.abc.acker import AckerPlan, Segments, SingleListener
 from flamecore.errors import ConsistencyError, TimeRegressionError
 from flamecore.model.messages import Ack, MinTimes, Report
 from flamecore.model.meta import MAX_TIME
+from flamecore.testing.draws import seeds
 from flamecore.testing.simulation.ackers import SEGMENTS, Model
 from flamestream_ackers.centralized import CentralizedReporter
 from flamestream_ackers.tracker import XorTracker
@@ -303,4 +304,4 @@ class TrackerMachine(RuleBasedStateMachine):
 
 
 TestTrackerMachine = TrackerMachine.TestCase
-TestTrackerMachine.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestTrackerMachine.settings = settings(max_examples=len(seeds(150)), stateful_step_count=40, deadline=None)

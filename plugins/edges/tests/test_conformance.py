@@ -39,6 +39,7 @@ COUNTS = tuple(
 )
 
 
+@pytest.mark.variant("memory")
 class TestMemorySequence(SourceTests):
     expected = tuple(range(10))
 
@@ -46,6 +47,7 @@ class TestMemorySequence(SourceTests):
         return MemorySource(None, EdgeContext("numbers", given=list(self.expected)))
 
 
+@pytest.mark.variant("memory")
 class TestMemoryIterator(SourceTests):
     expected = tuple(range(10))
 
@@ -53,6 +55,7 @@ class TestMemoryIterator(SourceTests):
         return MemorySource(None, EdgeContext("numbers", given=iter(self.expected)))
 
 
+@pytest.mark.variant("memory")
 class TestMemoryAsyncIterable(SourceTests):
     expected = tuple(range(3000))  # more than are taken ahead
 
@@ -105,6 +108,7 @@ class TestCsv(SourceTests):
         return CsvSource(CsvSource.Options(path=str(folder / "*.csv")), EdgeContext("counts", Count))
 
 
+@pytest.mark.variant("wikipedia")
 class TestWikipedia(SourceTests):
     expected = (Page(7, "Литва & Co", "Литва\n"), Page(8, "", ""), Page(9, "<9>", "nine"), Page(1, "другая", "one"))
     rejected = 1
@@ -126,6 +130,7 @@ class TestWikipedia(SourceTests):
         return Wikipedia(Wikipedia.Options(path=str(folder)), EdgeContext("pages", Page))
 
 
+@pytest.mark.variant("wikipedia")
 class TestTruncatedWikipedia(SourceTests):
     expected = (Page(7, "seven", "7"), Page(8, "eight", "8"))
     rejected = 1
@@ -136,6 +141,7 @@ class TestTruncatedWikipedia(SourceTests):
         return Wikipedia(Wikipedia.Options(path=str(folder / "cut.xml")), EdgeContext("pages", Page))
 
 
+@pytest.mark.variant("sqlite rows")
 class TestSqliteRows(SourceTests):
     expected = COUNTS
     rejected = 1
@@ -150,6 +156,7 @@ class TestSqliteRows(SourceTests):
         return SqliteSource(SqliteSource.Options(path=str(folder / "in.db")), EdgeContext("counts", Count))
 
 
+@pytest.mark.variant("sqlite rows")
 class TestSqliteRowsByColumn(SourceTests):
     expected = tuple((f"word {number}", number) for number in range(20))
 
@@ -247,6 +254,7 @@ class TestJsonlSink(SinkTests):
         return [Count(**value) if isinstance(value, dict) and "word" in value else value for value in found]
 
 
+@pytest.mark.variant("csv sink")
 class TestCsvSink(SinkTests):
     payloads = COUNTS
     sync: Any = "close"
@@ -261,6 +269,7 @@ class TestCsvSink(SinkTests):
             return [Count(row["word"], int(row["number"])) for row in csv.DictReader(file)]
 
 
+@pytest.mark.variant("csv sink")
 class TestCsvSinkSynced(TestCsvSink):
     payloads = COUNTS[:3]
     sync = "batch"

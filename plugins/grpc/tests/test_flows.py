@@ -13,10 +13,12 @@ from flamecore.testing.flows.over_transport import Cell, TransportFlowTests
 from flamestream_grpc import GrpcTransport
 
 
+@pytest.mark.variant("grpc")
 class TestUnix(TransportFlowTests):
     driver = GrpcTransport
 
 
+@pytest.mark.variant("grpc")
 class TestTls(TransportFlowTests):
     driver = GrpcTransport
     sample = (Cell("sharded", 2, "own"), Cell("local", 4, "worker"))

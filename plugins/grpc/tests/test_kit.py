@@ -12,16 +12,19 @@ from flamecore.testing.faults import BAD_NETWORKS, Proxy
 from flamestream_grpc import GrpcTransport, Options
 
 
+@pytest.mark.variant("grpc")
 class TestUnix(TransportTests):
     def make(self, context: TransportContext) -> Transport:
         return GrpcTransport(Options(), context)
 
 
+@pytest.mark.variant("grpc")
 class TestTcp(TransportTests):
     def make(self, context: TransportContext) -> Transport:
         return GrpcTransport(Options(listen="127.0.0.1:0"), context)
 
 
+@pytest.mark.variant("grpc")
 class TestTls(TransportTests):
     @pytest.fixture(autouse=True)
     def _options(self, certificates: Any) -> None:
@@ -31,6 +34,7 @@ class TestTls(TransportTests):
         return GrpcTransport(self.options, context)
 
 
+@pytest.mark.variant("grpc")
 class TestRoomForOne(TransportTests):
     most = 200
 
@@ -38,6 +42,7 @@ class TestRoomForOne(TransportTests):
         return GrpcTransport(Options(window_frames=1), context)
 
 
+@pytest.mark.variant("grpc")
 class TestRoomForFewBytes(TransportTests):
     most = 500
 
@@ -45,6 +50,7 @@ class TestRoomForFewBytes(TransportTests):
         return GrpcTransport(Options(window_frames=256, window_bytes=10_000), context)
 
 
+@pytest.mark.variant("grpc")
 class TestBadLuck(FaultyTransportTests):
     faults = ("delay", "full", "reorder", "disconnect", "repeat", "repeated")
 
@@ -74,6 +80,7 @@ class Proxied(GrpcTransport):
 NETWORKS = [("drips", "unix"), ("drips", "tls"), ("stalls", "tcp"), ("cuts", "unix"), ("cuts", "tls"), ("flips", "tls")]
 
 
+@pytest.mark.variant("grpc")
 @pytest.mark.parametrize(("network", "way"), NETWORKS)
 class TestBadNetwork(TransportTests):
     most = 500

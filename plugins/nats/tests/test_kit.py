@@ -32,21 +32,25 @@ class _Served(TransportTests):
         return NatsTransport(Options(servers=(self.server.url,), **self.options), replace(context, token=self.token))
 
 
+@pytest.mark.variant("nats")
 class TestMuchRoom(_Served):
     pass
 
 
+@pytest.mark.variant("nats")
 class TestLittleRoom(_Served):
     most = 100
     options = {"window_frames": 1}
 
 
+@pytest.mark.variant("nats")
 class TestFewBytes(_Served):
     most = 1000
     options = {"window_bytes": 2000}
     token = ""
 
 
+@pytest.mark.variant("nats")
 class TestSmallMessages(_Served):
     """A server that takes no message of more than 2 kB."""
 
@@ -58,6 +62,7 @@ class TestSmallMessages(_Served):
             yield
 
 
+@pytest.mark.variant("nats")
 class TestBadLuck(FaultyTransportTests, _Served):
     options = {"window_frames": 64}
     faults = ("delay", "full", "reorder", "disconnect", "repeat", "duplicate")
@@ -83,6 +88,7 @@ class Proxied(NatsTransport):
 
 
 # Between two cuts there is time to miss a peer often. Flipped bits are not among them: without TLS none is noticed.
+@pytest.mark.variant("nats")
 @pytest.mark.parametrize(("network", "heartbeat_s"), [("drips", 0.25), ("stalls", 0.25), ("cuts", 0.01)])
 class TestBadNetwork(_Served):
     most = 500

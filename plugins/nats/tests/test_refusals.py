@@ -16,6 +16,7 @@ from structlog.testing import capture_logs
 from flamecore.errors import FrameError
 from flamecore.events import MESSAGE_REFUSED
 from flamecore.runtime.codec.codec import Codec
+from flamecore.testing.draws import seeds
 from flamecore.testing.progress import patience
 from flamecore.toolkit.frames import Frame, Framing
 from flamestream_nats import NatsTransport
@@ -233,14 +234,14 @@ def test_another_process_cannot_speak_for_an_address_that_is_connected(server: N
     asyncio.run(run())
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=len(seeds(300)), deadline=None)
 @given(st.binary(max_size=200), st.text(max_size=20), st.text(max_size=20), st.sampled_from(["", "t0ken"]))
 def test_random_bytes_open_no_envelope(data: bytes, subject: str, reply: str, token: str) -> None:
     with pytest.raises(FrameError):
         Envelope(Framing("test", 1), token).open(data, subject, reply)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=len(seeds(300)), deadline=None)
 @given(st.data())
 def test_any_changed_byte_is_noticed(data: st.DataObject) -> None:
     token = data.draw(st.sampled_from(["", "t0ken"]))
@@ -253,7 +254,7 @@ def test_any_changed_byte_is_noticed(data: st.DataObject) -> None:
         Envelope(Framing("test", 1), token).open(bytes(bad), AT, BACK)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=len(seeds(200)), deadline=None)
 @given(
     st.sampled_from(Kind),
     st.integers(0, 255),

@@ -28,6 +28,7 @@ from flamestream_nats.store import NatsStore, _token, flamestream_store
 from flamestream_nats.testing import NatsServer
 
 
+@pytest.mark.variant("nats")
 class TestStore(StoreTests):
     large_bytes = 4 * 2**20
 
@@ -45,6 +46,7 @@ def small_messages() -> Iterator[NatsServer]:
         yield server
 
 
+@pytest.mark.variant("nats")
 class TestSmallMessages(TestStore):
     """A server that takes small messages only."""
 

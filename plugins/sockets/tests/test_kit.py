@@ -13,11 +13,13 @@ from flamecore.testing.faults import BAD_NETWORKS, Proxy
 from flamestream_sockets import Options, SocketTransport
 
 
+@pytest.mark.variant("socket")
 class TestSocket(TransportTests):
     def make(self, context: TransportContext) -> Transport:
         return SocketTransport(None, context)
 
 
+@pytest.mark.variant("socket")
 class TestNamedFolder(TransportTests):
     @pytest.fixture(autouse=True)
     def _folder(self) -> Iterator[None]:
@@ -29,6 +31,7 @@ class TestNamedFolder(TransportTests):
         return SocketTransport(Options(folder=f"{self.folder}/job"), context)
 
 
+@pytest.mark.variant("socket")
 class TestRoomForOne(TransportTests):
     most = 200
 
@@ -36,6 +39,7 @@ class TestRoomForOne(TransportTests):
         return SocketTransport(Options(window_frames=1), context)
 
 
+@pytest.mark.variant("socket")
 class TestRoomForFewBytes(TransportTests):
     most = 500
 
@@ -43,6 +47,7 @@ class TestRoomForFewBytes(TransportTests):
         return SocketTransport(Options(window_frames=256, window_bytes=10_000), context)
 
 
+@pytest.mark.variant("socket")
 class TestBadLuck(FaultyTransportTests):
     faults = ("delay", "full", "reorder", "disconnect", "repeat", "repeated")
 
@@ -67,6 +72,7 @@ class Proxied(SocketTransport):
         await self.proxy.aclose()
 
 
+@pytest.mark.variant("socket")
 @pytest.mark.parametrize("network", BAD_NETWORKS)
 class TestBadNetwork(TransportTests):
     """A way that delivers in small pieces, stalls, breaks ever more rarely, or flips bits."""

@@ -17,36 +17,43 @@ class TestMemory(StoreTests):
         return Memory(None, context, blobs.setdefault(context.job, {}))
 
 
+@pytest.mark.variant("sqlite")
 class TestSqlite(StoreTests):
     def make(self, context: StoreContext) -> Store:
         return Sqlite(Sqlite.Options(path="state/of/jobs"), context)
 
 
+@pytest.mark.variant("sqlite")
 class TestSqliteOneFile(StoreTests):
     def make(self, context: StoreContext) -> Store:
         return Sqlite(Sqlite.Options(path="state.db"), context)
 
 
+@pytest.mark.variant("sqlite")
 class TestSqliteWithoutSync(StoreTests):
     def make(self, context: StoreContext) -> Store:
         return Sqlite(Sqlite.Options(path="state", survives="process_death"), context)
 
 
+@pytest.mark.variant("directory")
 class TestDirectory(StoreTests):
     def make(self, context: StoreContext) -> Store:
         return Directory(Directory.Options(path="state/of/jobs"), context)
 
 
+@pytest.mark.variant("directory")
 class TestDirectoryWithoutSync(StoreTests):
     def make(self, context: StoreContext) -> Store:
         return Directory(Directory.Options(path="state", survives="process_death"), context)
 
 
+@pytest.mark.variant("directory")
 class TestDirectoryUrl(StoreTests):
     def make(self, context: StoreContext) -> Store:
         return Directory(Directory.Options(path=f"file://{context.folder.absolute()}/state"), context)
 
 
+@pytest.mark.variant("directory")
 class TestDirectoryFsspec(StoreTests):
     def make(self, context: StoreContext) -> Store:
         pytest.importorskip("fsspec", reason="fsspec is not installed: pip install 'flamestream[fsspec]'")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from flamecore.runtime.operators import keyed_state
 from flamecore.runtime.operators.keyed_state import LayeredState
+from flamecore.testing.draws import seeds
 
 INITIAL = "the initial state"
 SEVEN = 7  # that of integers
@@ -44,7 +45,7 @@ def without(initial: object, states: Mapping[Any, Any]) -> dict[Any, Any]:
     return {key: state for key, state in states.items() if type(state) is list or state != initial}
 
 
-@settings(max_examples=2_000, deadline=None)
+@settings(max_examples=len(seeds(2_000)), deadline=None)
 @given(scripts)
 def test_layers_act_as_one_dictionary_and_cuts_as_copies_of_it(script: tuple[bool, list[tuple[str, Any, Any]]]) -> None:
     """A cut is of some steps ago: what has changed since is told to it."""

@@ -17,6 +17,7 @@ from flamecore.runtime.codec.codec import Codec
 from flamecore.runtime.state.format import Binding, FrontState, Manifest, Part, Section, decode_part
 from flamecore.runtime.state.restore import StateReader
 from flamecore.runtime.state.writer import PartWriter, StateWriter
+from flamecore.testing.draws import seeds
 
 VERTICES = ("one", "two")
 OPERATIONS = dict.fromkeys(VERTICES, key_groups)
@@ -171,7 +172,7 @@ some_changes = st.dictionaries(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=len(seeds(100, least=40)), deadline=None)
 @given(st.lists(st.one_of(some_changes, st.tuples(st.integers(1, 5), st.none() | st.integers(0, 4))), max_size=25))
 def test_parts_hold_the_state_after_any_changes_for_any_number_of_workers(steps: list[Any]) -> None:
     """A pair among the changes is a crash: so many workers go on, and perhaps one of them is a home."""
@@ -374,7 +375,7 @@ _plain = st.one_of(st.integers(-(2**70), 2**70), st.booleans(), st.text(max_size
 _any = st.one_of(_plain, st.tuples(_plain), st.just(GONE))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=len(seeds(200)), deadline=None)
 @given(st.dictionaries(_any.filter(lambda name: name is not GONE), st.one_of(_any, st.integers(0, 9)), max_size=40))
 def test_sections_are_the_same_whether_types_are_known_or_not(changes: dict[Any, Any]) -> None:
     """The error of values that cannot be written is the same."""

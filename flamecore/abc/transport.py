@@ -233,4 +233,9 @@ class Transport(ABC):
 
     @abstractmethod
     async def aclose(self) -> None:
-        """Close every endpoint. A second call does nothing."""
+        """Close every endpoint. A second call does nothing.
+
+        If it is cancelled, as by a limit of time, messages that were sent may be lost, but all that it has open
+        (servers, connections, tasks) is closed when the call returns: nobody has a way to it any more.
+        `flamecore.toolkit.closing.to_its_end` awaits what must not be cut short.
+        """

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+import socket
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -206,6 +207,26 @@ class LeavesWaiting(Wrong):
             await super().aclose()
 
 
+left_open: list[socket.socket] = []
+
+
+class LeavesOpen(Wrong):
+    """Closes what it has open unless it is cancelled before."""
+
+    async def start(self) -> str:
+        location = await super().start()
+        self._server: socket.socket | None = socket.create_server(("127.0.0.1", 0))
+        return location
+
+    async def aclose(self) -> None:
+        await super().aclose()
+        server, self._server = self._server, None
+        if server is not None:
+            left_open.append(server)  # the collector would close it here
+            await asyncio.sleep(0)
+            server.close()
+
+
 class SendsToNobody(Wrong):
     """Swallows what is sent to nobody."""
 
@@ -313,6 +334,7 @@ WRONG: Final[Mapping[type[Wrong], Mapping[str, str]]] = {
     ClosesOnce: {"close": "close"},
     WorksOn: {"close": "close"},
     LeavesWaiting: {"close": "close"},
+    LeavesOpen: {"cancelled_close": "close"},
     SendsToNobody: {"gone": "gone"},
     LeavesSendersWaiting: {"gone": "gone"},
     BindsTwice: {"addresses": "address"},
@@ -333,6 +355,12 @@ class TestWrongTransports(WrongDrivers):
     right = Wrong
     wrong = WRONG
     run = staticmethod(run_virtually)
+
+    @pytest.fixture(autouse=True)
+    def _tidy(self) -> Iterator[None]:
+        yield
+        while left_open:
+            left_open.pop().close()
 
     def subject(self, driver: type[Wrong], folder: Path) -> kit.Setup:
         return kit.Setup(driver, limit_s=LIMIT_S)

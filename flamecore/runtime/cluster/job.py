@@ -213,7 +213,7 @@ class ClusterJob(AnyJob):
             if self.epoch is not None:
                 await self.epoch.halt(self._background.add)
         finally:
-            self._background.cancel()
+            await self._background.aclose()
             await self._close(self._nodes.sender)
 
     async def _close(self, way: Transport | Sender | JobRegistry) -> None:

@@ -176,7 +176,7 @@ class NodeContext:
 
     async def aclose(self) -> None:
         """Release everything but the transport."""
-        self.background.cancel()
+        await self.background.aclose()
         if self._close is not None:
             await self._close()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
 from functools import partial
 from random import Random, SystemRandom
 from types import MappingProxyType
@@ -370,10 +371,12 @@ class Node:
             SinkError: The contents of a sink are not known now.
             SourceError: A reader cannot be closed.
         """
-        written = await self._end()
-        for sender in self.senders:
-            rest(asyncio.create_task(sender.aclose()))
-        await self._readers.aclose()
+        try:
+            written = await self._end()
+        finally:
+            for sender in self.senders:
+                rest(asyncio.create_task(sender.aclose()))
+            await self._readers.aclose()
         for error in written:
             raise error
 
@@ -406,12 +409,12 @@ class Node:
             SinkError: The contents of a sink are not known now.
             FlameError: Something cannot be closed.
         """
-        written = await self._end()
-        for sender in self.senders:
-            await sender.aclose()
-        await self._readers.aclose()
-        for error in written:
-            raise error
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._readers.aclose)
+            for sender in reversed(tuple(self.senders)):
+                stack.push_async_callback(sender.aclose)
+            for error in await self._end():
+                raise error
 
     def stats(self, *, ended: bool = False) -> NodeStats:
         """Return the counters of this node's parts.

@@ -22,6 +22,8 @@ from flamecore import events
 from flamecore.errors import ConfigError
 from flamecore.logs import logger
 from flamecore.model import failure
+from flamecore.runtime.tasks.leftovers import Leftovers
+from flamecore.toolkit.closing import closings
 
 
 def monotonic() -> float:
@@ -50,10 +52,13 @@ class BackgroundTasks:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def cancel(self) -> None:
-        """Cancel all tasks."""
-        for task in tuple(self._tasks):
+    async def aclose(self) -> None:
+        """Cancel all tasks, and wait until they have ended."""
+        tasks = tuple(self._tasks)
+        for task in tasks:
             task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
 
 
 def ignore_outcome(done: asyncio.Future[None]) -> None:
@@ -157,11 +162,18 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 def run(main: Coroutine[object, object, T]) -> T:
     """Run a coroutine in a loop of its own, as `asyncio.run` does.
 
+    What it leaves open is named by a warning; see `flamecore.runtime.tasks.leftovers`.
+
     Raises:
         ConfigError: As `loop_factory`.
     """
     _fill_standard_descriptors()
     _allow_open_files()
+    with Leftovers() as leftovers:
+        return _run(main, leftovers)
+
+
+def _run(main: Coroutine[object, object, T], leftovers: Leftovers) -> T:
     try:
         runner = asyncio.Runner(loop_factory=loop_factory())
     except ConfigError:
@@ -178,7 +190,7 @@ def run(main: Coroutine[object, object, T]) -> T:
             failed = error
             raise
         finally:
-            _close(runner, threads, failed)
+            _close(runner, threads, failed, leftovers)
             del failed  # which would hold on to this frame
 
 
@@ -284,12 +296,19 @@ def exit_without_waiting(end: object) -> None:
         os._exit(code if isinstance(code, int) else int(code is not None))
 
 
-def _close(runner: asyncio.Runner, threads: ThreadPoolExecutor, failed: BaseException | None) -> None:
+def _close(
+    runner: asyncio.Runner, threads: ThreadPoolExecutor, failed: BaseException | None, leftovers: Leftovers
+) -> None:
     global _left
     loop = runner.get_loop()
     tasks = asyncio.all_tasks(loop)
+    # Whoever has cancelled a task need not wait for it, since the end of the loop does. And an interrupt breaks off the
+    # main task, which had no time to end the others.
+    broken_off = isinstance(failed, KeyboardInterrupt | SystemExit)
+    left = [] if broken_off else [task for task in tasks if not task.cancelling()]
     for task in tasks:
-        task.cancel()
+        if task not in closings:
+            task.cancel()
     limit_s = _GRACE_S if loop in _given_up else _LIMIT_S
     before, _left = _left, True  # the value if a signal interrupts this
     ending = loop.create_task(_ended(tasks, threads, limit_s, failed))
@@ -299,7 +318,10 @@ def _close(runner: asyncio.Runner, threads: ThreadPoolExecutor, failed: BaseExce
         loop.run_until_complete(ending)
     if loop.run_until_complete(ending):
         _left = before or loop in _given_up  # a timed out call may be in a thread unknown here
-        runner.close()
+        if not _left:  # otherwise the log has told of it
+            loop.run_until_complete(leftovers.look(left))
+        with leftovers.silent():
+            runner.close()
         return
     asyncio.set_event_loop(None)
     loop.close()
@@ -324,6 +346,9 @@ async def _ended(
     # ending.
     threading.Thread(target=join, name="joining", daemon=True).start()
     done, waiting = await asyncio.wait((*tasks, returned), timeout=min(limit_s, _GRACE_S))
+    for late in tasks & waiting:
+        if late in closings:
+            late.cancel()
     if waiting and limit_s > _GRACE_S:
         what = [getattr(task.get_coro(), "__qualname__", task.get_name()) for task in tasks & waiting]
         what += ["threads"] * (returned in waiting)

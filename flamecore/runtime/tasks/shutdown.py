@@ -16,6 +16,7 @@ from flamecore.errors import FlameError
 from flamecore.logs import logger
 from flamecore.model.failure import describe
 from flamecore.runtime.tasks.deadlines import Deadlines
+from flamecore.toolkit.closing import ClosingStack
 
 _TELL_S: Final = 1.0
 """Seconds after which a slow end is logged."""
@@ -65,13 +66,13 @@ class Shutdown:
 
     @asynccontextmanager
     async def scope(self) -> AsyncIterator[AsyncExitStack]:
-        """Run the job within the block, and close its resources behind it.
+        """Run the job within the block, and close its resources behind it, also if it is cancelled again meanwhile.
 
         Raises:
             BaseException: The block's error, if any, with errors of closing as notes.
         """
         try:
-            async with AsyncExitStack() as stack:
+            async with ClosingStack() as stack:
                 try:
                     yield stack
                 except BaseException as error:

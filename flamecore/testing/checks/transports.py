@@ -8,7 +8,7 @@ transport against the laws of `flamecore.abc.transport`, by the names that `LawB
 * `room`: a sender waits while the receiver does not read, and goes on when it does;
 * `cancel`: a cancelled wait loses nothing, of a receiver and of a sender;
 * `close`: messages sent are delivered first, a second close does nothing, a closed endpoint refuses calls and wakes
-  those that wait at it;
+  those that wait at it; a transport whose closing is cancelled has closed all that it had open, too;
 * `gone`: sending to an unbound address is an error, also for senders that wait;
 * `address`: one endpoint an address; once closed it is free, and its successor inherits nothing;
 * `flags`: the capabilities are true, and an address for others to join at is one that they can use.
@@ -28,6 +28,8 @@ from unittest import SkipTest
 from flamecore.abc.transport import Endpoint, JobAddress, Transport, TransportContext
 from flamecore.errors import CodecError, PeerGoneError, TransportClosedError, TransportError
 from flamecore.runtime.config.schemes import has_scheme, schemes_of
+from flamecore.runtime.tasks import event_loop
+from flamecore.runtime.tasks.leftovers import Leftovers
 from flamecore.testing.bench.transports import LIMIT_S, Bench, Make, Note, Setup, judge, setups
 from flamecore.testing.faults import Disconnects, Faulty
 from flamecore.testing.laws import LawBroken
@@ -44,6 +46,8 @@ __all__ = [
 ]
 
 _STALL_S: Final = 0.05
+_CLOSING_TURNS: Final = 8
+"""Turns of the event loop in which a closing does something, about."""
 _BUSY_TURNS: Final = 8
 """Turns of the event loop in which a connection is mended, about; a process is busy after each of them."""
 
@@ -287,6 +291,34 @@ async def check_close(setup: Setup) -> None:
         await bench.refused(TransportClosedError, "close", "receive after Transport.aclose", last.receive)
 
 
+async def check_cancelled_close(setup: Setup) -> None:
+    """Check that a transport whose closing is cancelled, at whatever moment, leaves nothing open.
+
+    Raises:
+        LawBroken: `close`.
+    """
+    for turns in range(_CLOSING_TURNS):
+        leftovers = Leftovers(shown=True)
+        async with Bench(setup) as bench:
+            worker, rear = await bench.bind("worker/0"), await bench.bind("rear/out")
+            await bench.within("loss", worker.send("rear/out", Note(0)), "send")
+            await bench.take(rear, 1)
+            worker.send_nowait("rear/out", Note(1))  # for a closing that hands over
+            closing = [asyncio.create_task(process.aclose()) for process in bench.processes]
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            for task in closing:
+                task.cancel()
+            await bench.within("close", asyncio.wait(closing), "a Transport.aclose that is cancelled")
+            for task in closing:
+                if not task.cancelled() and (error := task.exception()) is not None:
+                    raise LawBroken("close", f"aclose was cancelled, and raises {error!r}") from error
+        await leftovers.look(())
+        if leftovers.named:
+            left = ", ".join(leftovers.named)
+            raise LawBroken("close", f"aclose was cancelled in its turn {turns} of the event loop, and leaves {left}")
+
+
 async def check_gone(setup: Setup) -> None:
     """Check sending to an unbound address, and to one that closes.
 
@@ -388,6 +420,7 @@ CHECKS: Final[tuple[Callable[[Setup], Awaitable[None]], ...]] = (
     check_cancel,
     check_cancelled_senders,
     check_close,
+    check_cancelled_close,
     check_gone,
     check_addresses,
     check_flags,
@@ -432,7 +465,7 @@ class TransportTests:
             await check(setup)
 
         for setup in setups(self.make, limit_s=self.limit_s, most=self.most):
-            asyncio.run(run(setup))
+            event_loop.run(run(setup))
 
     def test_channels(self) -> None:
         self.hold(check_channels)
@@ -451,6 +484,9 @@ class TransportTests:
 
     def test_close(self) -> None:
         self.hold(check_close)
+
+    def test_cancelled_close(self) -> None:
+        self.hold(check_cancelled_close)
 
     def test_gone(self) -> None:
         self.hold(check_gone)
@@ -499,7 +535,7 @@ class FaultyTransportTests(TransportTests):
             await check(setup)
 
         for setup in setups(make, limit_s=self.limit_s, most=self.most):
-            asyncio.run(run(setup))
+            event_loop.run(run(setup))
         for faulty in made:
             self._happened.update(faulty.faults)
             self._happened.update(getattr(faulty.transport, "refused", {}))
@@ -508,7 +544,7 @@ class FaultyTransportTests(TransportTests):
         *_, most_processes = setups(self.make, limit_s=self.limit_s)
         if not isinstance(self.make(TransportContext()), Disconnects):
             raise SkipTest("connections of this transport cannot be broken on purpose: it has no `disconnect`")
-        asyncio.run(check_busy(most_processes, self.busy_s))
+        event_loop.run(check_busy(most_processes, self.busy_s))
 
     def test_every_fault_happened(self) -> None:
         # The other tests may have run before, or not at all.

@@ -12,7 +12,6 @@ is run, chosen so that every pair of (acker, place), (acker, workers) and (place
 
 from __future__ import annotations
 
-import asyncio
 import json
 import tempfile
 import time
@@ -32,6 +31,7 @@ from flamecore.runtime.config.plugins import override
 from flamecore.runtime.config.read import make_config
 from flamecore.runtime.config.resolve import resolve
 from flamecore.runtime.launch import job_of
+from flamecore.runtime.tasks import event_loop
 from flamecore.testing.draws import TIER, tier
 from flamecore.testing.flows.deterministic import compare_outputs
 from flamecore.testing.flows.reference import interpret
@@ -134,7 +134,7 @@ def check_cell(
                 await job.run()
 
         try:
-            asyncio.run(run())
+            event_loop.run(run())
         except TimeoutError:
             raise LawBroken("ends", f"transport {driver.name!r}, {cell}: not at its end after {limit_s} s") from None
         got = {name: sink.values for name, sink in spec.sinks.items()}  # type: ignore[attr-defined]  # they are lists

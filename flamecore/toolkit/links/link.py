@@ -123,10 +123,14 @@ class Link:
         """Say goodbye, and wait a little until the peer has read it."""
         self._closing = True
         self._woken.set()
-        if not self._task.done():
-            if self._connection is not None:
-                await asyncio.wait((self._task,), timeout=_FAREWELL_S)
-            self._task.cancel()
+        if not self._task.done() and self._connection is not None:
+            await asyncio.wait((self._task,), timeout=_FAREWELL_S)
+        await self.break_off()
+
+    async def break_off(self) -> None:
+        """End at once, without a goodbye."""
+        self._closing = True
+        self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
     def disconnect(self) -> None:

@@ -96,6 +96,15 @@ class Server:
         if self._calls:
             await asyncio.wait(self._calls, timeout=2 * _LAST_WORD_S)
 
+    async def break_off(self) -> None:
+        """End all calls at once; their connections are broken, or will be."""
+        self._closing.set()
+        ending = (*self._watches.values(), *self._calls)
+        self._watches.clear()
+        for task in ending:
+            task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
+
     def instance_at(self, location: str) -> str:
         """Return the instance that has sent from a location; empty if there is none."""
         peer = self._peers.get(location)

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from flamecore.abc.transport import Transport, TransportCapabilities, TransportContext
 from flamecore.errors import FlameError, FrameError, PeerGoneError, TransportClosedError, TransportError
+from flamecore.toolkit.closing import to_its_end
 from flamecore.toolkit.frames import Framing
 from flamecore.toolkit.links.connection import Dialed, Greeting
 from flamecore.toolkit.links.endpoint import LinkedEndpoint
@@ -81,7 +82,7 @@ class LinkedTransport(Transport):
         """Check that messages may go to a location. Raises TransportError."""
 
     async def stop_listening(self) -> None:
-        """Accept no more calls; those that are served have ended."""
+        """Accept no more calls, and end those that are served still; a second call does nothing."""
 
     # -- for a driver to use -----------------------------------------------------------------------------------------
 
@@ -188,18 +189,31 @@ class LinkedTransport(Transport):
     async def aclose(self) -> None:
         """Close every endpoint and say goodbye; a second call does nothing.
 
+        If it is cancelled, everything is closed all the same, without a goodbye.
+
         Raises:
             SendTimeout: A connected process has not taken its messages within `send_timeout_s`.
         """
         if self._closed:
             return
         self._closed = True
-        closed = await asyncio.gather(
-            *(endpoint.aclose() for endpoint in tuple(self.endpoints.values())), return_exceptions=True
-        )
-        await asyncio.gather(*(link.aclose() for link in tuple(self._links.values())))
-        await self.server.aclose()
-        await self.stop_listening()
+        try:
+            closed = await asyncio.gather(
+                *(endpoint.aclose() for endpoint in tuple(self.endpoints.values())), return_exceptions=True
+            )
+            await asyncio.gather(*(link.aclose() for link in tuple(self._links.values())))
+            await self.server.aclose()
+        finally:
+            await to_its_end(self._break_off())
         for result in closed:
             if isinstance(result, BaseException):
                 raise result
+
+    async def _break_off(self) -> None:
+        """Break what is still connected, and stop listening."""
+        self.endpoints.clear()
+        await asyncio.gather(*(link.break_off() for link in tuple(self._links.values())))
+        try:
+            await self.stop_listening()
+        finally:
+            await self.server.break_off()

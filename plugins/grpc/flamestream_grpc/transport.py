@@ -15,6 +15,7 @@ from flamecore.abc.transport import JobAddress, Outlook, TransportContext
 from flamecore.errors import ConfigError, TransportError
 from flamecore.events import TRANSPORT_EXPOSED
 from flamecore.logs import logger
+from flamecore.toolkit.closing import to_its_end
 from flamecore.toolkit.frames import HEADER_BYTES
 from flamecore.toolkit.links.server import MOST_PEERS
 from flamecore.toolkit.links.transport import LinkedTransport
@@ -190,7 +191,7 @@ class GrpcTransport(LinkedTransport):
 
     async def stop_listening(self) -> None:
         if self._listener is not None:
-            await self._listener.stop(0)
+            await to_its_end(self._listener.stop(0))
 
     def _common(self) -> list[tuple[str, Any]]:
         """Return gRPC's options for both sides."""

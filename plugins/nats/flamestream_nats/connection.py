@@ -18,6 +18,7 @@ from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 
 from flamecore.errors import ConnectError, FlameError, SendTimeout, TransportClosedError, TransportError
+from flamecore.toolkit.closing import to_its_end
 from flamestream_nats.client import DirectClient, Heard, ended
 from flamestream_nats.explain import explained, is_tls, reason
 from flamestream_nats.options import ServerOptions, check_seed, ssl_context
@@ -130,8 +131,7 @@ class Connection:
             if not client.is_connected:
                 raise errors.UnexpectedEOF
         except BaseException:
-            await ended(connecting)
-            await client.close()
+            await to_its_end(_given_up(client, connecting))
             raise
         finally:
             hopeless.cancel()
@@ -297,7 +297,7 @@ class Connection:
         self._end(TransportClosedError("the connection is closed", address=self.name, peer=self.options.shown))
         if self._limit is not None:
             self._limit.cancel()
-        await self._client.close()
+        await to_its_end(self._client.close())
 
     # -- callbacks of the client -----------------------------------------------------------------------------------
 
@@ -372,3 +372,9 @@ class Connection:
 
     def _explain(self, error: BaseException) -> FlameError:
         return explained(error, self.options, self.name)
+
+
+async def _given_up(client: DirectClient, connecting: asyncio.Task[Any]) -> None:
+    """End an attempt to connect."""
+    await ended(connecting)
+    await client.close()

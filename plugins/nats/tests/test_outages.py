@@ -9,9 +9,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from nats import errors
 
 from flamecore.abc.transport import Endpoint
 from flamecore.errors import ConnectError
+from flamecore.runtime.tasks.event_loop import run
 from flamecore.testing import faults
 from flamecore.testing.progress import patience, patiently
 from flamestream_nats.client import DirectClient
@@ -126,6 +128,33 @@ def test_a_cancelled_wait_for_the_end_of_a_connection_ends_no_other(server: Nats
                 assert waiting.cancelled()
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("how", ["the server refuses", "it is cancelled"])
+def test_a_transport_that_cannot_begin_to_listen_is_disconnected(
+    server: NatsServer, job: Any, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """It is connected by then, and nobody else has a way to the connection."""
+    made: list[DirectClient] = []
+
+    async def hear(client: DirectClient, *_: object) -> int:
+        made.append(client)
+        if how == "it is cancelled":
+            await asyncio.sleep(60)
+        raise errors.AuthorizationError
+
+    async def work() -> None:
+        monkeypatch.setattr(DirectClient, "hear", hear)
+        async with job(server.url) as among, patience(LIMIT_S):
+            joining = asyncio.create_task(among.join("left"))
+            while not made:
+                await asyncio.sleep(0.01)
+            if how == "it is cancelled":
+                joining.cancel()
+            await asyncio.wait((joining,))
+            assert made[0].is_closed
+
+    run(work())
 
 
 def test_a_transport_closes_while_it_reconnects(server: NatsServer, job: Any, monkeypatch: pytest.MonkeyPatch) -> None:

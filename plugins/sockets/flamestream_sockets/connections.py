@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Final, NoReturn
 
 import msgspec
@@ -117,7 +118,7 @@ class SocketConnection:
 
     async def aclose(self) -> None:
         self._watch.end()
-        self._pipe.abort()
+        await self._pipe.aclose()
 
 
 class SocketCall:
@@ -191,10 +192,11 @@ class Reception:
     ) -> None:
         self._serve, self._limit_s, self._watch_s, self._broken, self._most = serve, limit_s, watch_s, broken, most
         self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
 
     def receive(self, pipe: Pipe) -> None:
         """Serve a connection that was just made, in a task of its own."""
-        if len(self._tasks) >= self._most:
+        if self._closed or len(self._tasks) >= self._most:
             pipe.abort()
             return
         task = asyncio.get_running_loop().create_task(self._run(pipe))
@@ -203,26 +205,23 @@ class Reception:
 
     async def _run(self, pipe: Pipe) -> None:
         watch = Watch(pipe, self._watch_s)
+        last_words_s = 0.0
         try:
             async with asyncio.timeout(self._limit_s):
                 call = await SocketCall.taken(pipe)
         except (BrokenConnectionError, TimeoutError):
             self._broken()
-            pipe.abort()
         else:
-            try:
+            last_words_s = _LAST_WORDS_S  # not for ever: they may be for a process that reads nothing
+            with suppress(RefusedError, BrokenConnectionError):
                 await self._serve(call)
-            except (RefusedError, BrokenConnectionError):
-                pass
-            finally:
-                pipe.close()
-                # The last words may be for a process that reads nothing.
-                asyncio.get_running_loop().call_later(_LAST_WORDS_S, pipe.abort)
         finally:
             watch.end()
+            await pipe.aclose(last_words_s)
 
     async def aclose(self) -> None:
-        """End all calls."""
+        """End all calls, and return when their connections are closed."""
+        self._closed = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

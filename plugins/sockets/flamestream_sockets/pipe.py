@@ -11,12 +11,14 @@ import asyncio
 import struct
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from enum import IntEnum
 from socket import socket
 from typing import Final, NamedTuple, cast
 
 import xxhash
 
+from flamecore.toolkit.closing import to_its_end
 from flamecore.toolkit.links.connection import BrokenConnectionError
 
 _HEAD: Final = struct.Struct(">IBHQ")
@@ -67,6 +69,7 @@ class Pipe(asyncio.Protocol):
         self._writers: asyncio.Future[None] | None = None
         self._paused = False
         self._broken = ""
+        self._lost = asyncio.Event()
 
     # -- for asyncio -------------------------------------------------------------------------------------------------
 
@@ -109,6 +112,7 @@ class Pipe(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._broken = self._broken or (str(error) if error is not None else "the other process closed the socket")
+        self._lost.set()
         _wake(self._reader)
         _wake(self._writers)
 
@@ -163,15 +167,28 @@ class Pipe(asyncio.Protocol):
         if self._writers is not None:
             await asyncio.shield(self._writers)
 
-    def close(self) -> None:
-        """Close the socket when all that was written has been taken."""
-        if self._transport is not None:
-            self._transport.close()
-
     def abort(self) -> None:
-        """Close the socket at once."""
+        """Close the socket soon; what was written and not taken is lost."""
         if self._transport is not None:
             self._transport.abort()
+
+    async def aclose(self, limit_s: float = 0.0) -> None:
+        """Close the socket, and return when it is closed.
+
+        Args:
+            limit_s: Seconds for the other process to take what was written.
+        """
+        if self._transport is not None:
+            await to_its_end(self._close(self._transport, limit_s))
+
+    async def _close(self, transport: asyncio.Transport, limit_s: float) -> None:
+        if limit_s:
+            transport.close()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(limit_s):
+                    await self._lost.wait()
+        transport.abort()
+        await self._lost.wait()
 
     def _break(self, why: str) -> None:
         self._broken = self._broken or why

@@ -8,7 +8,7 @@ import socket
 import stat
 import struct
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,6 +19,7 @@ import pytest
 from flamecore.abc.transport import Endpoint, TransportContext
 from flamecore.errors import ConfigError, ConnectError, PeerGoneError, TransportError
 from flamecore.runtime.codec.codec import Codec
+from flamecore.runtime.tasks.event_loop import run
 from flamecore.testing.progress import patience
 from flamecore.toolkit.frames import Frame, Framing
 from flamecore.toolkit.links.connection import BrokenConnectionError
@@ -242,6 +243,88 @@ def test_a_process_too_busy_to_accept_is_reachable_and_one_that_has_ended_is_not
             assert not await transport.reachable(f"unix:{path}")
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("speaks", ["not at all", "in part", "as a stranger", "as a peer that reads nothing"])
+def test_a_caller_of_a_process_that_closes_is_let_go(speaks: str) -> None:
+    """Whatever it is about to say or to hear: its connection is closed with the transport, and not by the collector."""
+    words = {
+        "not at all": b"",
+        "in part": greeting()[:-1],
+        "as a stranger": greeting(token="another"),
+        "as a peer that reads nothing": greeting() + b"".join(data(number) for number in range(1, 20)),
+    }
+
+    async def work() -> None:
+        async with pair() as (made, _, _, b):
+            with socket.socket(socket.AF_UNIX) as caller:
+                caller.setblocking(False)
+                caller.connect(made.locations["b"].removeprefix("unix:"))
+                caller.send(words[speaks])
+                if speaks == "not at all":
+                    await asyncio.sleep(0)  # it is being accepted
+                else:
+                    while not b._reception._tasks:
+                        await asyncio.sleep(0)
+                await b.aclose()
+                assert not b._reception._tasks
+                assert await until_closed(caller)
+
+    run(work())
+
+
+async def until_closed(caller: socket.socket) -> bool:
+    """Return whether the other side has closed a connection; read all it has said."""
+    async with patience(LIMIT_S):
+        with suppress(ConnectionResetError):
+            while await asyncio.get_running_loop().sock_recv(caller, 2**16):
+                pass
+    return True
+
+
+def data(number: int) -> bytes:
+    """Return a message with a frame to b/0."""
+    return packed(Kind.DATA, wrapped(sequence=number))
+
+
+def test_a_connection_that_comes_to_a_closed_reception_is_closed() -> None:
+    async def work() -> None:
+        ours, theirs = socket.socketpair()
+        reception = Reception(serve_nobody, limit_s=LIMIT_S, watch_s=LIMIT_S, broken=lambda: None, most=1)
+        await reception.aclose()
+        await asyncio.get_running_loop().create_connection(lambda: Pipe(MOST, reception.receive), sock=ours)
+        theirs.setblocking(False)
+        assert await until_closed(theirs)
+        assert not reception._tasks
+        theirs.close()
+
+    asyncio.run(work())
+
+
+async def serve_nobody(call: SocketCall) -> None:
+    raise AssertionError("it is closed")
+
+
+def test_last_words_that_nobody_reads_do_not_keep_a_connection_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flamestream_sockets.connections._LAST_WORDS_S", 0.01)
+    ended: list[asyncio.Task[Any]] = []
+
+    async def talk(call: SocketCall) -> None:
+        assert call._pipe._transport is not None
+        call._pipe._transport.write(bytes(2**21))
+
+    async def work() -> None:
+        ours, theirs = socket.socketpair()
+        reception = Reception(talk, limit_s=LIMIT_S, watch_s=LIMIT_S, broken=lambda: None, most=1)
+        _, pipe = await asyncio.get_running_loop().create_connection(lambda: Pipe(MOST, reception.receive), sock=ours)
+        theirs.send(greeting())
+        ended.extend(reception._tasks)
+        async with patience(LIMIT_S):
+            await asyncio.wait(ended)
+        assert pipe._lost.is_set()
+        theirs.close()
+
+    asyncio.run(work())
 
 
 def test_the_socket_belongs_to_its_user_and_goes_with_the_process() -> None:

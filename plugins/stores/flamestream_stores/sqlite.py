@@ -25,6 +25,7 @@ import msgspec
 from flamecore.abc.hooks import hookimpl
 from flamecore.abc.store import Store, StoreCapabilities, StoreContext, check_name
 from flamecore.errors import CorruptError, StoreError
+from flamecore.toolkit.closing import to_its_end
 from flamestream_stores.locks import writing
 from flamestream_stores.places import Survives, failed, file_name, make_folder, no_state, room, store_error
 
@@ -132,11 +133,14 @@ class Sqlite(Store):
         if thread is None:
             return
         try:
-            await asyncio.get_running_loop().run_in_executor(thread, self._close)
+            await to_its_end(self._close_in(thread))
         except sqlite3.Error as error:
             raise self._failed(error) from error
         finally:
             thread.shutdown(wait=False)
+
+    async def _close_in(self, thread: ThreadPoolExecutor) -> None:
+        await asyncio.get_running_loop().run_in_executor(thread, self._close)
 
     async def _call(self, function: Callable[..., T], *arguments: Any, blob: str = "") -> T:
         if self._thread is None:

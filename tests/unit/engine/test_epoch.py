@@ -10,7 +10,7 @@ import pytest
 
 import flamecore as fc
 from flamecore.abc.hooks import Observers
-from flamecore.errors import SinkError
+from flamecore.errors import SendTimeout, SinkError
 from flamecore.model.meta import FrontId
 from flamecore.model.plan import Plan
 from flamecore.runtime.engine.epoch import Epoch
@@ -91,5 +91,44 @@ def test_a_snapshot_goes_on_when_its_requester_leaves() -> None:
         await asyncio.sleep(0)
         assert slow.taken
         assert not epoch.outcome.done()
+
+    in_an_epoch(check)
+
+
+@pytest.mark.parametrize("how", ["aclose", "halt"])
+def test_a_node_whose_first_part_cannot_be_closed_closes_the_rest(how: str) -> None:
+    """A peer that takes nothing any more is no reason to leave files open."""
+    closed: list[str] = []
+
+    class Part:
+        def __init__(self, name: str, error: Exception | None = None) -> None:
+            self.name, self.error = name, error
+
+        async def aclose(self) -> None:
+            closed.append(self.name)
+            if self.error is not None:
+                raise self.error
+
+    async def check(epoch: Epoch) -> None:
+        node: Any = epoch.node
+        late = SendTimeout("w1 takes nothing", address="worker/0", peer="worker/1", timeout_s=1.0)
+        node.senders._senders = [Part("first", late if how == "aclose" else None), Part("second")]
+        node._readers = Part("readers")
+        if how == "aclose":
+            with pytest.raises(SendTimeout):
+                await node.aclose()
+            assert closed == ["first", "second", "readers"]
+            return
+        full = SinkError("the disk is full", sink="out")
+
+        async def fail(*_: object) -> list[BaseException]:
+            raise full
+
+        node._tasks.end = fail
+        rest: list[asyncio.Task[None]] = []
+        with pytest.raises(SinkError):
+            await node.halt(rest.append)
+        await asyncio.gather(*rest)
+        assert sorted(closed) == ["first", "readers", "second"]
 
     in_an_epoch(check)

@@ -68,7 +68,8 @@ def test_run_behaves_as_that_of_asyncio() -> None:
         return await asyncio.to_thread(int, "12")
 
     background: list[asyncio.Task[None]] = []
-    assert run(main()) == 12
+    with pytest.warns(ResourceWarning, match=r"task .*\.ends_late$"):
+        assert run(main()) == 12
     assert closed == ["task"]
 
     async def fails() -> None:

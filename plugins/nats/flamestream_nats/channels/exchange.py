@@ -78,8 +78,14 @@ class Exchange:
     async def open(self) -> None:
         """Connect, and subscribe to this process's subjects. Raises as `Connection.open`."""
         await self._connection.open()
+        try:
+            await self._begin()
+        except BaseException:
+            await self.aclose()
+            raise
+
+    async def _begin(self) -> None:
         if self._connection.max_payload < _LEAST_PAYLOAD:
-            await self._connection.aclose()
             raise TransportError(
                 f"{self.options.shown} takes no more than {self._connection.max_payload} bytes a message; at least "
                 f"{_LEAST_PAYLOAD} are needed",
@@ -123,7 +129,6 @@ class Exchange:
         """Disconnect from the server."""
         if self._ticking is not None:
             self._ticking.cancel()
-            await asyncio.wait((self._ticking,))
         await self._connection.aclose()
 
     # -- addresses -----------------------------------------------------------------------------------------------------

@@ -148,12 +148,14 @@ class StreamReader(Reader):
 
     async def aclose(self) -> None:
         keeper, self._keeper = self._keeper, None
-        if keeper is not None:
-            keeper.cancel()
-            await asyncio.wait((keeper,))
-            if self.connection.is_up:
-                await self.connection.flush(self._options.request_timeout_s)
-        await self.connection.aclose()
+        try:
+            if keeper is not None:
+                keeper.cancel()
+                await asyncio.wait((keeper,))
+                if self.connection.is_up:
+                    await self.connection.flush(self._options.request_timeout_s)
+        finally:
+            await self.connection.aclose()
 
     # -- the consumer ------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,51 @@
+"""The closing of what is open, which no cancellation cuts short."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Any, Final, TypeVar
+from weakref import WeakSet
+
+T = TypeVar("T")
+
+closings: Final[WeakSet[asyncio.Task[Any]]] = WeakSet()
+"""Tasks that close something: whoever cancels all tasks of an event loop cancels them last."""
+
+
+async def to_its_end(closing: Coroutine[object, object, T]) -> T:
+    """Await the closing of a resource to its end, also if the waiting task is cancelled meanwhile.
+
+    A server or a connection whose closing is cut short stays open, and nobody has a way to it any more: it is left to
+    the garbage collector, which may come when its event loop has gone.
+
+    Args:
+        closing: A closing that is bounded in time by itself.
+
+    Raises:
+        CancelledError: The waiting task was cancelled; the closing has ended all the same.
+    """
+    task: asyncio.Task[T] = asyncio.create_task(closing)
+    closings.add(task)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait((task,))
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        if not task.cancelled() and (failed := task.exception()) is not None:
+            raise cancelled from failed
+        raise cancelled
+    return task.result()
+
+
+class ClosingStack(AsyncExitStack):
+    """An exit stack whose end no cancellation cuts short; its callbacks are bounded in time by themselves."""
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        return await to_its_end(super().__aexit__(kind, error, traceback))

@@ -111,10 +111,18 @@ def test_no_worker_from_elsewhere_outlives_its_supervisor(joined: Joined) -> Non
         assert any(way in said for way in ways), said
 
 
+@pytest.fixture
+def unhurried(tmp_path: Path, joinable: list[str]) -> Iterator[Joined]:
+    """Yield workers of a job that does not come to its end while anybody looks."""
+    made = Joined(Words(tmp_path, joinable, pause_s=0.1))
+    yield made
+    made.end()
+
+
 @pytest.mark.parametrize(("how", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
-def test_a_worker_that_is_told_to_end_is_named(joined: Joined, how: signal.Signals, code: int) -> None:
+def test_a_worker_that_is_told_to_end_is_named(unhurried: Joined, how: signal.Signals, code: int) -> None:
     """And not those who find that it is gone."""
-    words = joined.words
+    joined, words = unhurried, unhurried.words
     with words.running(**joined.settings, state__use=None, job__guarantee=None) as run:
         staying, leaving = joined.pair(run)
         leaving.send_signal(how)

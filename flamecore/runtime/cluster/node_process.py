@@ -14,12 +14,13 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from flamecore import logs
+from flamecore.abc.transport import Endpoint
 from flamecore.errors import FlameError, JobError, PeerGoneError, TransportError
 from flamecore.model.failure import memory_error
 from flamecore.model.messages import (
@@ -47,6 +48,7 @@ from flamecore.runtime.tasks.door import Door, anything
 from flamecore.runtime.tasks.event_loop import exit_without_waiting, run, start
 from flamecore.runtime.tasks.load import CLOCKS
 from flamecore.runtime.tasks.sender import Sender
+from flamecore.toolkit.closing import to_its_end
 
 _REPORT_S: Final = 0.5
 _SAME_REPORT_S: Final = 5.0
@@ -95,23 +97,32 @@ class NodeProcess:
             commands = start(self._listen(context, sender, over), self._session.end)
             try:
                 await over
+            except PeerGoneError:
+                if not _dismissed(sender.endpoint):
+                    raise
             except asyncio.CancelledError:
                 with suppress(FlameError):  # the control may be gone, too
                     sender.send(CONTROL, Left(self.name))
                 raise
             finally:
-                for task in (reports, commands):
-                    task.cancel()
-                await asyncio.wait((reports, commands))
-                # Before the parts are closed, which takes their counters with it.
-                stats = self._node_epoch.stats(ended=True) if self._node_epoch is not None else None
-                await self._leave(orderly=self._failed is None)
-                await context.aclose()
-                if stats is not None:
-                    with suppress(TransportError):  # the control may be gone already
-                        sender.send(CONTROL, NodeReport(self.name, stats))
+                await to_its_end(self._end(context, sender, (reports, commands)))
             if self._failed is not None:
                 raise self._failed
+
+    async def _end(self, context: NodeContext, sender: Sender, tasks: Collection[asyncio.Task[None]]) -> None:
+        """End the tasks, the parts and the context, and send the last counts."""
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        # Before the parts are closed, which takes their counters with it.
+        stats = self._node_epoch.stats(ended=True) if self._node_epoch is not None else None
+        try:
+            await self._leave(orderly=self._failed is None)
+        finally:
+            await context.aclose()
+        if stats is not None:
+            with suppress(TransportError):  # the control may be gone already
+                sender.send(CONTROL, NodeReport(self.name, stats))
 
     # -- messages of the control -----------------------------------------------------------------------------------
 
@@ -141,6 +152,8 @@ class NodeProcess:
             try:
                 await self._handle(message, context, sender)
             except FlameError as error:
+                if isinstance(message, Halt):
+                    raise  # its parts have not ended, so that it can be given no others
                 self._part_failed(error)
             # The next assignment may never come, if the supervisor has gone without a word.
             if self._failed is not None or isinstance(message, Halt):
@@ -170,7 +183,7 @@ class NodeProcess:
     async def _leave(self, *, orderly: bool) -> None:
         node_epoch, self._node_epoch = self._node_epoch, None
         if node_epoch is not None:
-            await node_epoch.leave(orderly=orderly)
+            await to_its_end(node_epoch.leave(orderly=orderly))
 
     async def _report(self, sender: Sender) -> None:
         told: dict[str, object] = {}
@@ -211,6 +224,14 @@ class NodeProcess:
     def _lost(self, error: PeerGoneError) -> None:
         if self._node_epoch is not None and self._session.concerns(error.peer):
             self._part_failed(error, error.peer)
+
+
+def _dismissed(endpoint: Endpoint) -> bool:
+    """Return whether the control, which is gone, has told this process to end while it was busy with its parts."""
+    while (delivery := endpoint.receive_nowait()) is not None:
+        if delivery == (CONTROL, Stop(False)):
+            return True
+    return False
 
 
 def _end_with_parent(parent: int) -> None:

@@ -37,6 +37,7 @@ _NO_ACKERS: Final = 'the job has no processes for trackers alone: [deploy] acker
 _DECLARED: Final = (
     "the job has declared this process dead, since it did not answer in time, and goes on without it; start it again"
 )
+_TURNED: Final = "the job runs another version of the flow since this process was told to end its parts; start it again"
 _REMIND_S: Final = 30.0
 """Seconds between two words to nodes that wait for others; half of the time after which they give up."""
 _START_HINT: Final = (
@@ -248,12 +249,15 @@ class NodeManager:
 
     def admit(self, address: str, node: Join) -> None:
         """Admit a node if it can be reached at its location, or refuse it alone."""
+        self._admit(address, node, self._welcome)
+
+    def _admit(self, address: str, node: Join, welcome: Callable[[str, Join], None]) -> None:
         if address not in self._coming:
             self.members.locations[address] = node.location
-            task = self._coming[address] = asyncio.create_task(self._reach(address, node))
+            task = self._coming[address] = asyncio.create_task(self._reach(address, node, welcome))
             task.add_done_callback(partial(self._reached, address))
 
-    async def _reach(self, address: str, node: Join) -> None:
+    async def _reach(self, address: str, node: Join, welcome: Callable[[str, Join], None]) -> None:
         try:
             if not self.leaving:
                 await self.sender.endpoint.send(address, Welcome())
@@ -265,7 +269,7 @@ class NodeManager:
         if self.leaving:
             self.turn_away(address)
         else:
-            self._welcome(address, node)
+            welcome(address, node)
             self.members.wake()
 
     def _reached(self, address: str, task: asyncio.Task[None]) -> None:
@@ -289,6 +293,9 @@ class NodeManager:
         over = self.host.came(node.node, node.attempt)
         if over is None:
             return self.turn_away(address)
+        for slow in [slow for slow, (other, _) in self._slow.items() if other.node == node.node]:
+            del self._slow[slow]
+            self.answer(slow, Refusal(_REPLACED.format(name=node.node)))
         for name in (node.node, *over):
             if (former := members.addresses.get(name)) is None:
                 continue
@@ -322,16 +329,29 @@ class NodeManager:
     def _take_back(self, address: str, message: object) -> None:
         """Take a node back that was slow to halt, once it has.
 
-        It is refused if it cannot halt, if another one has its name meanwhile, or if the job runs another version.
+        Until then it may still say that its parts fail, as they do where another process is gone. One that cannot halt
+        ends by itself.
         """
-        if not isinstance(message, Halted | NodeFailed | Left):
-            return
-        node, code = self._slow.pop(address)
-        if isinstance(message, Halted) and node.node not in self.members.nodes and code == self.context.code:
+        if isinstance(message, Halted | Left):
+            node, code = self._slow.pop(address)
+            if isinstance(message, Halted):
+                self._admit(address, node, partial(self._welcome_back, code))  # it may have gone meanwhile
+
+    def _welcome_back(self, code: str, address: str, node: Join) -> None:
+        """Admit a node that was slow to halt, but not in the place of a process that has its name meanwhile.
+
+        Args:
+            code: The version of the flow that it runs.
+            address: Address of the node.
+            node: Its own description.
+        """
+        if node.node in self.members.nodes:
+            self.answer(address, Refusal(_REPLACED.format(name=node.node)))
+        elif code != self.context.code:
+            self.answer(address, Refusal(_TURNED))
+        else:
             self._condemned.discard(node.node)
-            self.admit(address, node)  # it may have gone meanwhile
-        elif not isinstance(message, Left):
-            self.answer(address, Refusal(_DECLARED))
+            self._welcome(address, node)
 
     # -- commands --------------------------------------------------------------------------------------------------
 
@@ -431,7 +451,8 @@ class NodeManager:
     async def leave(self, timeout_s: float) -> None:
         """End all nodes: first by asking, then by force."""
         self.leaving = True
-        asked = [self._ask_to_end(address, timeout_s) for address in self.members.addresses.values()]
+        there = (*self.members.addresses.values(), *self._slow, *self._coming)
+        asked = [self._ask_to_end(address, timeout_s) for address in there]
         await asyncio.gather(self.host.stop(timeout_s), *asked)
         coming = tuple(self._coming.values())
         for task in coming:

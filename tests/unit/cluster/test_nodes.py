@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from flamecore import events
 from flamecore._version import __version__
 from flamecore.errors import JobError, PeerGoneError
-from flamecore.model.messages import Halted, Join, NodeFailed, NodeReport, Refusal, Stop, Welcome
+from flamecore.model.messages import Halted, Join, Left, NodeFailed, NodeReport, Refusal, Stop, Welcome
 from flamecore.runtime.cluster.control_plane import Lost
 from flamecore.runtime.cluster.membership import Membership
 from flamecore.runtime.cluster.nodes import NodeManager
@@ -136,28 +136,75 @@ def test_a_slow_node_that_is_gone_meanwhile_does_not_come_back() -> None:
     assert nodes.members.named("worker") == ["b"]
 
 
-@pytest.mark.parametrize("why", ["cannot halt", "another version"])
-def test_a_slow_node_that_is_of_no_use_is_told_so(why: str) -> None:
+def test_a_slow_node_whose_parts_fail_before_they_end_comes_back() -> None:
+    """Each of them notices that another process is gone, for which they are to end."""
     nodes, sent = joined_elsewhere()
     nodes.give_up("a", 5.0)
-    if why == "another version":
-        nodes.context.code = "another"
-    nodes.answer_stray("node/a.1", Halted("a") if why == "another version" else NodeFailed("a", "JobError", "no"))
-    ((to, message),) = sent
-    assert (to, type(message)) == ("node/a.1", Refusal)
+    nodes.answer_stray("node/a.1", NodeFailed("a", "PeerGoneError", "b is gone"))
+    assert sent == []
+    come_back(nodes, "node/a.1", Halted("a"))
+    assert nodes.members.named("worker") == ["a", "b"]
+
+
+def test_a_slow_node_that_ends_does_not_come_back() -> None:
+    nodes, sent = joined_elsewhere()
+    nodes.give_up("a", 5.0)
+    nodes.answer_stray("node/a.1", Left("a"))
+    assert (sent, nodes._coming) == ([], {})
     assert nodes.members.named("worker") == ["b"]
 
 
-def test_a_slow_node_whose_name_is_taken_does_not_come_back() -> None:
+def test_a_slow_node_of_another_version_is_told_so() -> None:
     nodes, sent = joined_elsewhere()
     nodes.give_up("a", 5.0)
-    nodes._welcome("node/a.2", Join("a", "worker", "at-a", 2, __version__))
-    nodes.answer_stray("node/a.1", Halted("a"))
-    assert nodes.members.addresses["a"] == "node/a.2"
+    nodes.context.code = "another"
+    come_back(nodes, "node/a.1", Halted("a"))
     ((to, message),) = sent
     assert to == "node/a.1"
-    assert isinstance(message, Refusal)
-    assert "declared this process dead" in message.text
+    assert "another version of the flow" in message.text
+    assert nodes.members.named("worker") == ["b"]
+
+
+@pytest.mark.parametrize("when", ["before it has ended its parts", "as it comes back"])
+def test_a_slow_node_whose_name_is_taken_is_told_so(when: str) -> None:
+    """And the other one, which has parts by now, keeps the name."""
+    nodes, sent = joined_elsewhere()
+    nodes.give_up("a", 5.0)
+    other = Join("a", "worker", "at-another", 2, __version__)
+
+    async def act() -> None:
+        if when == "as it comes back":
+            nodes.answer_stray("node/a.1", Halted("a"))
+        nodes._welcome("node/a.2", other)
+        nodes.answer_stray("node/a.1", NodeReport("a", {}))
+        await asyncio.gather(*nodes._coming.values())
+
+    asyncio.run(act())
+    assert nodes.members.addresses["a"] == "node/a.2"
+    assert nodes.members.nodes["a"] is other
+    to, message = sent[0]
+    assert to == "node/a.1"
+    assert "another process has joined by the name of a" in message.text
+
+
+def test_a_slow_node_is_told_of_the_end_of_the_job() -> None:
+    """It has no part, and would find nobody when it has ended its parts."""
+    nodes, _ = joined_elsewhere()
+    told = list[tuple[str, object]]()
+
+    async def send(to: str, message: object) -> None:
+        told.append((to, message))
+
+    async def stop(timeout_s: float) -> None:
+        return
+
+    nodes.sender.endpoint = SimpleNamespace(send=send)  # type: ignore[assignment]
+    nodes.host.stop = stop  # type: ignore[method-assign]
+    nodes.give_up("a", 5.0)
+    asyncio.run(nodes.leave(1.0))
+    assert sorted(told, key=str) == [("node/a.1", Stop(False)), ("node/b.1", Stop(False))]
+    nodes.answer_stray("node/a.1", Halted("a"))
+    assert nodes.members.named("worker") == ["b"], "it comes too late"
 
 
 @pytest.mark.parametrize(("place", "refused"), [("worker", True), ("supervisor", True), ("own", False)])

@@ -75,6 +75,10 @@ NODE_WAITED: Final = "node.waited"
 keeps it, or it is stopped. The job waits for it. A warning, once in so many seconds. Keys: `job`, `node`, `state`
 (`running` or `stopped`), `pid`, `silent_s`."""
 
+NODE_UNWATCHED: Final = "node.unwatched"
+"""The process beside this node, which says of it whether it is there, could not start or has ended: the job judges the
+node by its own messages. A warning. Keys: `job`, `node`, `why`."""
+
 NODE_ABANDONED: Final = "node.abandoned"
 """A process has not ended its parts in time after a fault, and the job goes on without it. One that was started
 elsewhere comes back when it has. A warning. Keys: `job`, `node`, `limit_s`."""
@@ -136,6 +140,7 @@ ALL: Final = frozenset(
         NODES_AWAITED,
         CALL_LASTED,
         NODE_WAITED,
+        NODE_UNWATCHED,
         NODE_ABANDONED,
         CERTIFICATES_REFUSED,
     }

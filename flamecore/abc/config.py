@@ -32,8 +32,8 @@ class DeployTable(msgspec.Struct, frozen=True, kw_only=True):
         start_timeout_s: Longest time for workers to join and to open their sources, which may start a Java or ask for
             an executor of Spark. It is for those of which nothing is heard: a process that ends is noticed at once.
         stop_timeout_s: Longest time for them to end when told to.
-        silence_timeout_s: Time without a message after which a worker is declared dead. A user function that keeps a
-            worker busy for longer, without a break, has the same effect.
+        silence_timeout_s: Time without a message after which a worker is declared dead: neither from itself nor from
+            who asks the system that it runs on, so a function that keeps it busy for longer does no harm.
         restarts: Most faults (a worker that died, a connection that was lost) within `restart_window_s` that a job with
             state survives. A job without state ends at the first.
         restart_window_s: See `restarts`.

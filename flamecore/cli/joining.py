@@ -85,4 +85,5 @@ def joining(
             "folder": folder,
             "node": name or f"{role}-{socket.gethostname()}-{os.getpid()}",
             "role": role,
+            "watcher": role not in CLIENTS,
         }

@@ -22,7 +22,7 @@ control --Prepare-->   worker     take part in a snapshot; answered by Prepared,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from flamecore.model.batch import Orders
 from flamecore.model.failure import Failure
@@ -306,13 +306,17 @@ class Resume(NamedTuple):
 # -- between the control and the nodes of a job --------------------------------------------------------------------
 
 
+WATCHER: Final = "watcher"
+"""Role of a process beside a node, which is none: it tells what the system says of the node (`Watched`)."""
+
+
 class Join(NamedTuple):
     """A node has started and can be reached.
 
     Attributes:
         node: Name of the node.
-        role: "worker", "acker" for a node that hosts trackers only, or "observer" for one that only wants a `Status`:
-            it sends as `client/NAME`, the others as `node/NAME`.
+        role: "worker", "acker" for a node that hosts trackers only, `WATCHER`, or "observer" for one that only wants a
+            `Status`: it sends as `client/NAME`, the others as `node/NAME`.
         location: Location where it listens, in the transport's terms.
         pid: Id of its process.
         version: Version of flamestream, the same throughout a job.
@@ -460,6 +464,22 @@ class NodeReport(NamedTuple):
 
     node: str
     stats: dict[str, object]
+
+
+class Watched(NamedTuple):
+    """Watcher to control: the state of a node's process, by the system that it runs on.
+
+    Attributes:
+        node: Name of the node.
+        address: Address of this one process, since others may have had its name.
+        state: State of the process.
+        why: Its last words, if it is gone and has left any.
+    """
+
+    node: str
+    address: str
+    state: Literal["running", "stopped", "gone"]
+    why: str = ""
 
 
 class NodeFailed(NamedTuple):

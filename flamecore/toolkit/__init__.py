@@ -1,4 +1,4 @@
 """The toolkit: code that several drivers share.
 
-Imports the contracts. The runtime uses none of it, except private folders and closings.
+Imports the contracts. The runtime uses none of it, except private folders, processes and closings.
 """

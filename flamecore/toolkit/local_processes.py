@@ -17,20 +17,11 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from flamecore.abc.host import HostContext, NodeHost, NodeSlot, NodeState
+from flamecore.toolkit.processes import command_of, environment, state_of
 
 _LINES_KEPT: Final = 40
 _LINE_LIMIT: Final = 64 * 1024
 _LAST_WORDS_S: Final = 0.2
-START: Final = """
-import signal
-for number in (signal.SIGINT, signal.SIGTERM):
-    signal.signal(number, signal.SIG_IGN)
-import runpy, sys
-del sys.argv[0]
-runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
-"""
-"""Code that runs a program as `python -m` does. A terminal sends Ctrl-C to all processes of a job, also to one that
-takes a second to import its modules, in which it would be a traceback."""
 """Seconds for which output of a process may arrive after its end."""
 
 
@@ -66,18 +57,13 @@ class ProcessHost(NodeHost):
         ours, its = os.pipe()
         try:
             process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-P",  # a file in the current folder may shadow a module that Python starts with
-                "-c",
-                START,
-                self.program,
-                str(path),
+                *command_of(self.program, str(path)),
                 stdin=None if slot.terminal else asyncio.subprocess.DEVNULL,
                 # What a function prints is not the data that the job writes to its standard output.
                 stdout=its,
                 stderr=its,
                 cwd=bootstrap.get("cwd"),
-                env={**os.environ, "PYTHONPATH": _python_path(), "PYTHONUNBUFFERED": "1"},
+                env=environment(),
             )
         except BaseException:
             os.close(ours)
@@ -115,13 +101,7 @@ class ProcessHost(NodeHost):
         process = self._processes.get(name)
         if process is None or process.returncode is not None:
             return None
-        try:
-            stat = Path(f"/proc/{process.pid}/stat").read_text()
-        except OSError:  # no Linux
-            return "running"
-        letter = stat.rpartition(")")[2].split()[0]
-        # A zombie is gone: its end is reported by the task that waits for it.
-        return None if letter in "ZX" else "stopped" if letter in "Tt" else "running"
+        return state_of(process.pid)
 
     def kill(self, name: str) -> None:
         process = self._processes.get(name)
@@ -138,19 +118,6 @@ class ProcessHost(NodeHost):
                 if process.returncode is None:
                     process.kill()
             await asyncio.wait(waiting, timeout=timeout_s)
-
-
-def _python_path() -> str:
-    """Return the import path with which a process starts.
-
-    It holds all folders of this process, but the standard library before the folders beside the flow. After its start,
-    the process restores the order of this one.
-    """
-    own = Path(os.__file__).parent
-    asked = os.environ.get("PYTHONPATH", "").split(os.pathsep)  # before the standard library in this process, too
-    first = [*asked, str(own), str(own / "lib-dynload")]
-    paths = [path for path in sys.path if path]
-    return os.pathsep.join([*[path for path in first if path in paths], *[path for path in paths if path not in first]])
 
 
 async def _pass_on(name: str, words: asyncio.StreamReader, lines: deque[str]) -> None:

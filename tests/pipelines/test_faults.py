@@ -12,7 +12,7 @@ from pathlib import Path
 import processes
 import pytest
 from processes import wait_until_gone
-from words import Words, ended, wait_for
+from words import SHORT, Words, ended, wait_for
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the processes of a job in /proc")
 
@@ -37,64 +37,12 @@ def test_a_worker_that_is_stopped_is_named_and_waited_for(tmp_path: Path, over: 
         wait_for(lambda: words.delivered() > 100, run)
         stopped = run.nodes()[1]
         os.kill(stopped.pid, signal.SIGSTOP)
-        wait_for(lambda: "event=node.waited" in run.said(), run)
+        wait_for(lambda: "node=worker-1 state=stopped" in run.said(), run)
         os.kill(stopped.pid, signal.SIGCONT)
         assert words.finish(run) == 0, run.said()
         assert not wait_until_gone(run.met)
-    assert "node=worker-1 state=stopped" in run.said()
     assert "job.recovered" not in run.said()
     words.check()
-
-
-SHORT = {
-    "deploy__silence_timeout_s": 0.5,
-    **{
-        f"transport__{transport}__{limit}": 0.5
-        for transport in ("socket", "grpc")
-        for limit in ("send_timeout_s", "connect_timeout_s")
-    },
-    "transport__nats__silence_timeout_s": 0.5,
-    "transport__nats__send_timeout_s": 0.5,
-}
-"""Limits of silence that any of these calls passes."""
-
-LONG_S = 3.0
-
-BUSY = """
-import ctypes
-import os
-import signal
-import subprocess
-import time
-from pathlib import Path
-
-import flamecore as fc
-
-
-def asleep():
-    time.sleep({long_s})
-
-
-def in_c():
-    ctypes.PyDLL(None).sleep(round({long_s}))  # keeps the interpreter
-
-
-def stopped():
-    subprocess.Popen(["sh", "-c", f"sleep {long_s}; kill -CONT {{os.getpid()}}"])
-    os.kill(os.getpid(), signal.SIGSTOP)
-
-
-def seen(line: str) -> str:
-    if line in ("w0", "w40"):
-        {how}()
-        with Path("calls").open("a") as file:
-            file.write(f"{{line}}\\n")
-    return line
-
-
-flow = fc.Flow("busy")
-flow.source("lines", str).rebalance().map(seen).key_by(lambda line: line).count().sink("counts")
-"""
 
 
 @pytest.mark.parametrize("state", [True, False], ids=["state", "no state"])
@@ -102,16 +50,14 @@ flow.source("lines", str).rebalance().map(seen).key_by(lambda line: line).count(
 def test_no_busy_worker_is_taken_for_dead(tmp_path: Path, over: list[str], how: str, state: bool) -> None:
     """Its function keeps it at the first record, and in the midst of others, for longer than any limit of silence."""
     words = Words(tmp_path, over, out="out.jsonl")
-    (tmp_path / "app.py").write_text(BUSY.format(long_s=LONG_S, how=how))
-    words.lines = [f"w{number}" for number in range(60)]
-    words.write("a", words.lines)
+    words.be_busy(how)
     kept = {} if state else {"job__guarantee": None, "state__use": None, "state__path": None, "state__interval_s": None}
     with words.running(**SHORT, **kept) as run:
         assert ended(run) == 0, run.said()
         assert not wait_until_gone(run.met)
     assert "job.recovered" not in run.said()
     assert f"state={'stopped' if how == 'stopped' else 'running'}" in run.said()
-    assert sorted((tmp_path / "calls").read_text().split()) == ["w0", "w40"]
+    assert words.calls() == ["w0", "w40"]
     words.check()
 
 

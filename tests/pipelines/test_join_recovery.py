@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from words import Joined, Words, ended, wait_for
+from words import SHORT, Joined, Words, alive, ended, wait_for
 
 
 @pytest.fixture
@@ -52,20 +53,108 @@ def test_a_worker_restarted_before_its_end_was_noticed_takes_its_place(joined: J
     words.check()
 
 
-def test_a_worker_that_stood_still_is_ignored_afterwards(joined: Joined) -> None:
+def test_a_worker_whose_host_was_away_is_ignored_afterwards(joined: Joined) -> None:
+    """Nothing is heard of it, nor of the process beside it."""
     words = joined.words
     with words.running(**joined.settings, deploy__silence_timeout_s=1) as run:
         _, stuck = joined.pair(run)
+        watcher = joined.watcher(stuck)
+        os.kill(watcher, signal.SIGSTOP)
         words.stand_still(stuck)
         wait_for(lambda: "has not been heard of for 1 s" in run.said(), run)
         joined.worker("w2")
         before = words.delivered()
         wait_for(lambda: words.delivered() > before + 100, run)
-        stuck.send_signal(signal.SIGCONT)
+        for process in (watcher, stuck.pid):
+            os.kill(process, signal.SIGCONT)
         assert stuck.wait(20) in (0, 1), "it is told that it is not missed"
         assert words.finish(run) == 0, run.said()
     words.check()
     assert run.said().count("job.faulted") == 1, "what the late one said did no harm"
+    wait_for(lambda: not alive(watcher))
+
+
+@pytest.mark.parametrize("state", [True, False], ids=["state", "no state"])
+@pytest.mark.parametrize("how", ["asleep", "in_c", "stopped"])
+def test_no_busy_worker_from_elsewhere_is_taken_for_dead(
+    tmp_path: Path, joinable: list[str], how: str, state: bool
+) -> None:
+    """The process beside it says that it runs, or is stopped."""
+    words = Words(tmp_path, joinable, out="out.jsonl")
+    words.be_busy(how)
+    joined = Joined(words)
+    kept = {} if state else {"job__guarantee": None, "state__use": None, "state__path": None, "state__interval_s": None}
+    try:
+        # Longer than the time between two reports of a node, which has no watcher before it has parts.
+        with words.running(**joined.settings, **{**SHORT, "deploy__silence_timeout_s": 1.5}, **kept) as run:
+            workers = [joined.worker(name) for name in ("w0", "w1")]
+            assert ended(run) == 0, run.said()
+            assert [worker.wait(20) for worker in workers] == [0, 0]
+    finally:
+        joined.end()
+    assert "job.recovered" not in run.said()
+    assert f"state={'stopped' if how == 'stopped' else 'running'}" in run.said()
+    assert words.calls() == ["w0", "w40"]
+    assert "node.unwatched" not in joined.said("w0") + joined.said("w1")
+    words.check()
+
+
+@pytest.mark.parametrize("elsewhere", [True, False], ids=["joined", "started"])
+@pytest.mark.parametrize("how", ["in_c", "stopped"])
+def test_a_change_of_the_workers_waits_for_one_that_is_busy(
+    tmp_path: Path, joinable: list[str], how: str, elsewhere: bool
+) -> None:
+    """None is given up, although it ends its parts long after `deploy.stop_timeout_s`."""
+    words = Words(tmp_path, joinable, out="out.jsonl")
+    words.be_busy(how)
+    joined = Joined(words)
+    settings = {**joined.settings, "deploy__start": "join" if elsewhere else "local", "deploy__stop_timeout_s": 0.5}
+    try:
+        with words.running(**settings) as run:
+            if elsewhere:
+                for name in ("w0", "w1"):
+                    joined.worker(name)
+            wait_for(lambda: (tmp_path / "begun-w0").exists(), run)
+            asked = joined.rescale(1)
+            assert asked.returncode == 0, asked.stderr
+            assert ended(run) == 0, run.said()
+    finally:
+        joined.end()
+    assert "event=node.abandoned" not in run.said()
+    assert "event=job.faulted" not in run.said()
+    words.check()
+
+
+def test_a_worker_goes_on_without_the_process_beside_it(joined: Joined) -> None:
+    """It is judged by its own messages then."""
+    words = joined.words
+    with words.running(**joined.settings, deploy__silence_timeout_s=1) as run:
+        workers = joined.pair(run)
+        os.kill(joined.watcher(workers[1]), signal.SIGKILL)
+        wait_for(lambda: "event=node.unwatched" in joined.said("w1"), run)
+        before = words.delivered()
+        wait_for(lambda: words.delivered() > before + 100, run)
+        words.stand_still(workers[1])
+        wait_for(lambda: "w1 has not been heard of for 1 s" in run.said(), run)
+        joined.worker("w2")
+        assert words.finish(run) == 0, run.said()
+    words.check()
+    assert run.said().count("job.faulted") == 1
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_no_watcher_outlives_its_worker(joined: Joined, how: signal.Signals) -> None:
+    words = joined.words
+    with words.running(**joined.settings) as run:
+        staying, leaving = joined.pair(run)
+        watchers = [joined.watcher(worker) for worker in (staying, leaving)]
+        leaving.send_signal(how)
+        leaving.wait()
+        wait_for(lambda: not alive(watchers[1]), run)
+        joined.worker("w2")
+        assert words.finish(run) == 0, run.said()
+    wait_for(lambda: not alive(watchers[0]))
+    words.check()
 
 
 def test_a_job_with_a_worker_to_spare_is_drained(joined: Joined) -> None:

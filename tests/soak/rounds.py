@@ -43,7 +43,7 @@ class Round(NamedTuple):
         interval_s: Seconds between snapshots.
         kills: Number of shots.
         size: Records of the first file of each source.
-        stuck: Whether a process that stands still is soon told of, or declared dead if it was started elsewhere.
+        stuck: Whether a process that stands still is soon told of.
         door: Processes that may reach the job: `nobody`; `more`, requests for more or fewer workers; or `elsewhere`,
             workers that are started elsewhere, too.
         small: Whether its state and outputs are on a disk that is full for a while.

@@ -49,6 +49,71 @@ APP = """
     flow.source("lines", str).rebalance().flat_map(split).key_by(lambda word: word).count().sink("counts")
 """
 
+BUSY = """
+import ctypes
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import flamecore as fc
+
+
+def asleep():
+    time.sleep({long_s})
+
+
+def in_c():
+    ctypes.PyDLL(None).sleep(round({long_s}))  # keeps the interpreter
+
+
+def stopped():
+    subprocess.Popen(["sh", "-c", f"sleep {long_s}; kill -CONT {{os.getpid()}}"])
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def endless():
+    if not Path("once").exists():
+        Path("once").touch()
+        time.sleep(600)
+
+
+def kept():
+    if not Path("once").exists():
+        Path("once").touch()
+        sum(range(10**18))  # code in C, which keeps the interpreter
+
+
+def seen(line: str) -> str:
+    if line in ("w0", "w40"):
+        Path(f"begun-{{line}}").touch()
+        {how}()
+        with Path("calls").open("a") as file:
+            file.write(f"{{line}}\\n")
+    return line
+
+
+flow = fc.Flow("words")
+flow.source("lines", str).rebalance().map(seen).key_by(lambda line: line).count().sink("counts")
+"""
+"""A flow with a function that keeps its worker busy at two of sixty lines, in one of these ways."""
+
+LONG_S = 3.0
+"""How long that takes."""
+
+SHORT = {
+    "deploy__silence_timeout_s": 0.5,
+    **{
+        f"transport__{transport}__{limit}": 0.5
+        for transport in ("socket", "grpc")
+        for limit in ("send_timeout_s", "connect_timeout_s")
+    },
+    "transport__nats__silence_timeout_s": 0.5,
+    "transport__nats__send_timeout_s": 0.5,
+}
+"""Limits of silence that any of these calls passes."""
+
 LIMIT_S = 90.0
 TOKEN = "not a secret"
 
@@ -77,6 +142,22 @@ class Words:
     def write(self, name: str, lines: list[str]) -> None:
         """Another file to be read."""
         (self.folder / "lines" / name).write_text("".join(f"{line}\n" for line in lines))
+
+    def be_busy(self, how: str) -> None:
+        """Have a function keep its worker at the first of few lines, and in the midst of them, for `LONG_S`.
+
+        The file `calls` has a line for each such call that has ended, and `begun-LINE` is there once one has begun.
+
+        Args:
+            how: "asleep", "in_c" or "stopped"; or, for good, but once: "endless" or "kept".
+        """
+        (self.folder / "app.py").write_text(BUSY.format(long_s=LONG_S, how=how))
+        self.lines = [f"w{number}" for number in range(60)]
+        self.write("a", self.lines)
+
+    def calls(self) -> list[str]:
+        """Return the lines at which a worker was busy, sorted."""
+        return sorted((self.folder / "calls").read_text().split())
 
     def trouble(self, code: int, words: str, *, leaves_child: bool = False) -> None:
         """Make every worker that meets line 1000 die, until the file `trouble` is gone.
@@ -280,6 +361,37 @@ class Joined:
             check=False,
         )
         return sorted(json.loads(done.stdout)["nodes"]) if done.returncode == 0 else []
+
+    def rescale(self, workers: int) -> subprocess.CompletedProcess[str]:
+        """Give the job another number of workers."""
+        address, options = self._door
+        asked = ["rescale", address, "-w", str(workers), "--job", "words", *options]
+        return subprocess.run(
+            [sys.executable, "-m", "flamecore", *asked],
+            env={**os.environ, "FLAMESTREAM_TOKEN": TOKEN},
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+
+    def watcher(self, worker: subprocess.Popen[bytes]) -> int:
+        """Return the id of the process beside a worker."""
+        found: list[int] = []
+
+        def look() -> bool:
+            for entry in Path("/proc").iterdir():
+                try:
+                    parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
+                    program = (entry / "cmdline").read_text()
+                except (OSError, IndexError):  # no process, or one that is gone
+                    continue
+                if parent == str(worker.pid) and "watching.watcher" in program:
+                    found.append(int(entry.name))
+            return bool(found)
+
+        wait_for(look)
+        return found[0]
 
     @property
     def _door(self) -> tuple[str, list[str]]:

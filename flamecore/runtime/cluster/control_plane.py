@@ -3,8 +3,9 @@
 It notes in the membership the messages of nodes about themselves, and sends nothing. An event is a value in a queue, on
 which the job acts.
 
-A node is gone when its process has ended, when its connection is lost, when others cannot reach it, or when it has been
-silent for long. The first of these counts.
+A node is gone when its process has ended, when its connection is lost, when others cannot reach it, or when nothing has
+been heard of it for long, neither from itself nor from who asks the system that it runs on: its host, or the watcher
+beside it (`flamecore.runtime.cluster.watching`). The first of these counts.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from flamecore.errors import FlameError, JobError, TransportError
 from flamecore.logs import logger
 from flamecore.model.messages import (
     CONTROL,
+    WATCHER,
     Halted,
     Join,
     Left,
@@ -33,6 +35,7 @@ from flamecore.model.messages import (
     Ready,
     Rescale,
     Upgrade,
+    Watched,
 )
 from flamecore.runtime.cluster.membership import Membership
 from flamecore.runtime.engine.epoch import FaultError
@@ -72,7 +75,7 @@ _OF_CLIENTS: Final[Mapping[type, Fits]] = {
     Upgrade: lambda upgrade: len(upgrade.config) <= _CONFIG_BYTES,
 }
 _OF_NODES: Final[Mapping[type, Fits]] = {
-    **dict.fromkeys((Join, Opened, Ready, Halted, Left, NodeFailed), anything),
+    **dict.fromkeys((Join, Opened, Ready, Halted, Left, NodeFailed, Watched), anything),
     NodeReport: _has_stats,
 }
 """The messages of clients, and those of nodes."""
@@ -92,14 +95,14 @@ class Lost:
 
     Attributes:
         name: Name of the node.
-        how: Its process has ended ("died"), or is being ended ("left"); nothing was heard of it ("silent"), or its
-            connection is lost ("cut").
+        how: Its process has ended ("died"), or is being ended ("left"); its watcher says that it is gone ("gone");
+            nothing was heard of it ("silent"), or its connection is lost ("cut").
         error: The same for people.
-        location: Location of its process, if its connection is lost.
+        location: Location of its process, if it is cut off.
     """
 
     name: str
-    how: Literal["died", "left", "silent", "cut"]
+    how: Literal["died", "left", "gone", "silent", "cut"]
     error: FlameError
     location: str = ""
 
@@ -127,15 +130,16 @@ class ControlPlane:
     Args:
         members: The nodes that have joined.
         job: Name of the job, for the log.
+        silence_s: Longest time without a message of a process of which nothing else is known.
 
     Attributes:
-        state_of: Function that returns what the system says of the process of a node; None: nothing is known.
+        state_of: Function that returns what the host says of the process of a node; None: nothing is known.
         events: The events that the job has not acted on yet.
         door: The filter of messages.
     """
 
-    def __init__(self, members: Membership, job: str = "") -> None:
-        self.members, self._job = members, job
+    def __init__(self, members: Membership, job: str = "", silence_s: float = 30.0) -> None:
+        self.members, self._job, self._silence_s = members, job, silence_s
         self.state_of: Callable[[str], NodeState | None] = _unknown
         self.events: asyncio.Queue[Event] = asyncio.Queue()
         self.door = Door(CONTROL, {**_OF_CLIENTS, **_OF_NODES})
@@ -153,6 +157,10 @@ class ControlPlane:
         client = sender.startswith("client/")
         if type(message) not in (_OF_CLIENTS if client else _OF_NODES):
             self.door.refuse(sender, message)
+        elif isinstance(message, Watched):
+            self._see(sender, message)
+        elif isinstance(message, Join) and message.role == WATCHER:
+            self.members.locations[sender] = message.location
         # The job answers a process that is no member, or is an earlier one of a member's name.
         elif client or isinstance(message, Join) or self.members.addresses.get(message.node) != sender:
             self.events.put_nowait(Said(sender, message))
@@ -187,30 +195,46 @@ class ControlPlane:
             else:
                 self.events.put_nowait(Failed(error))
 
+    def _see(self, watcher: str, word: Watched) -> None:
+        """Note the word of a watcher, if it is of a member, and not of an earlier process of its name."""
+        members, name, state = self.members, word.node, word.state
+        if members.addresses.get(name) != word.address:
+            return
+        if state == "gone":
+            node = members.nodes[name]
+            tail = "".join(f"\n    {line}" for line in word.why.splitlines())
+            error = JobError(f"{name} (process {node.pid}) has ended" + (f"; its last words:{tail}" if tail else ""))
+            self.events.put_nowait(Lost(name, "gone", error, node.location))
+        elif not members.see(name, watcher, state):
+            self.door.refuse(watcher, word)
+
     # -- nodes that are gone -----------------------------------------------------------------------------------------
+
+    def state(self, name: str) -> NodeState | None:
+        """Return what the system that a node runs on says of its process; None: nothing is known."""
+        return self.state_of(name) or self.members.seen_state(name, self._silence_s)
 
     def watches(self, location: str) -> bool:
         """Return whether the process at a location is there, by what the system says of it."""
         name = self.members.at(location)
-        return name is not None and self.state_of(name) is not None
+        return name is not None and self.state(name) is not None
 
-    async def watch(self, limit_s: float) -> None:
-        """Report silent nodes as lost, for as long as the job lasts; tell of those that the system says are there.
-
-        Args:
-            limit_s: Longest time without a message of a process of which nothing else is known.
-        """
+    async def watch(self) -> None:
+        """Report silent nodes as lost, for as long as the job lasts; tell of those that the system says are there."""
+        limit_s = self._silence_s
         pause_s = min(limit_s / 4, 1.0)
         told: dict[str, tuple[NodeState, float]] = {}  # the last word of a silent node: its state, and when
         while True:
             began = time.monotonic()
             await asyncio.sleep(pause_s)
             if time.monotonic() > began + pause_s + limit_s / 2:
-                # This process itself stood still, and has yet to receive the messages of that time.
-                for name in self.members.nodes:
-                    self.members.hear(name)
-            for name in self.members.silent(min(limit_s, _TOLD_S)):
-                if (state := self.state_of(name)) is not None:
+                self.members.hear_all()
+            silent = self.members.silent(min(limit_s, _TOLD_S))
+            for name in self.members.waited.keys() - silent:
+                del self.members.waited[name]
+            for name in silent:
+                if (state := self.state(name)) is not None:
+                    self.members.waited[name] = state
                     said, at = told.get(name, ("", 0.0))
                     if state != said or time.monotonic() >= at + _TOLD_S:
                         told[name] = state, time.monotonic()
@@ -220,19 +244,19 @@ class ControlPlane:
                     continue
                 error = JobError(
                     f"{name} has not been heard of for {limit_s:g} s",
-                    hint="Does a user function keep it busy? deploy.silence_timeout_s says how long it may.",
+                    hint="Neither it nor a process beside it says anything: does its machine run, and the network? "
+                    "deploy.silence_timeout_s says how long they may be away.",
                 )
                 self.events.put_nowait(Lost(name, "silent", error))
 
     def _tell_silent(self, name: str, state: NodeState) -> None:
-        silent_s = round(self.members.silence_of(name), 1)
         logger().warning(
             events.NODE_WAITED,
             job=self._job,
             node=name,
             state=state,
             pid=self.members.nodes[name].pid,
-            silent_s=silent_s,
+            silent_s=round(self.members.silence_of(name), 1),
         )
 
     def died(self, name: str, what: str, lines: Sequence[str]) -> None:
@@ -250,6 +274,7 @@ class ControlPlane:
 
     def lost(self, location: str, error: Exception) -> None:
         """Note that a connection is lost."""
+        self.members.lose_sight(location)
         name = self.members.at(location)
         if name is not None:
             error = JobError(f"the connection to {name} is lost: {error}")

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from flamecore import events
 from flamecore.abc.config import DeployTable
+from flamecore.abc.host import NodeState
 from flamecore.abc.registry import JobRegistry, RegistryContext
 from flamecore.abc.transport import SUPERVISOR, Transport, TransportContext
 from flamecore.errors import FlameError
@@ -90,6 +91,7 @@ class ClusterJob(AnyJob):
         self._reconfiguration: Reconfiguration
         self._downtime: Downtime
         self._transports: EpochTransports
+        self._state_of: Callable[[str], NodeState | None]
 
     @property
     def _deploy(self) -> DeployTable:
@@ -122,7 +124,7 @@ class ClusterJob(AnyJob):
         The stack ends all of it.
         """
         spec, members, graph = self._spec, self._members, self._spec.checked_graph
-        control_plane, codec = ControlPlane(members, self.id), Codec.of(graph)
+        control_plane, codec = ControlPlane(members, self.id, self._deploy.silence_timeout_s), Codec.of(graph)
         folder = stack.enter_context(private_folder())
         token = os.environ.get(TOKEN) or secrets.token_hex(32)
         lease = self._status.lease = await self._acquire_lease(stack, token)
@@ -164,7 +166,7 @@ class ClusterJob(AnyJob):
             "control": control,
         }
         host = self._status.host = self._spec.host(control_plane.died, self._end, lambda: dict(self.stats().rows()))
-        control_plane.state_of = host.state
+        control_plane.state_of, self._state_of = host.state, control_plane.state
         started_here = None if self._deploy.start == "join" else bootstrap
         self._nodes = NodeManager(self.id, members, context, host, sender, started_here, control_plane.events)
         self._reconfiguration = Reconfiguration(self._nodes, self._load_version)
@@ -174,7 +176,7 @@ class ClusterJob(AnyJob):
         # The stack runs these in reverse: first the nodes end, while their last counts are still
         # heard; then the tasks that hear them; then the rest of earlier epochs.
         stack.push_async_callback(self._end_rest)
-        listening, watching = control_plane.listen(sender.endpoint), control_plane.watch(self._deploy.silence_timeout_s)
+        listening, watching = control_plane.listen(sender.endpoint), control_plane.watch()
         for work in (
             self._act(control_plane.events),
             listening,
@@ -241,7 +243,7 @@ class ClusterJob(AnyJob):
                 return await self._live(epoch)
             except ReconfigureSignal:
                 self._downtime.begin()
-                await self._halt(epoch)
+                await self._halt(epoch, patient=True)
                 await self._reconfiguration.apply()
             except FaultError as fault:
                 if self._reconfiguration.on_trial:
@@ -338,8 +340,14 @@ class ClusterJob(AnyJob):
         await asyncio.sleep(self._restart_policy.pause_s(fruitless=fruitless))
         await self._context.rewind()
 
-    async def _halt(self, epoch: Epoch) -> None:
-        """End an epoch on all nodes; declare dead those that do not halt in time."""
+    async def _halt(self, epoch: Epoch, *, patient: bool = False) -> None:
+        """End an epoch on all nodes; declare dead those that do not halt in time.
+
+        Args:
+            epoch: The epoch.
+            patient: Whether to wait for those that the system says are there, since all are well, and a call of a
+                user's function may take its time.
+        """
         members, nodes = self._members, self._nodes
         if self._ruin is None:
             self._shutdown.withdraw()
@@ -359,7 +367,11 @@ class ClusterJob(AnyJob):
                     await members.change()
         except TimeoutError:
             for name in awaited():
-                nodes.give_up(name, self._deploy.stop_timeout_s)
+                if not patient or self._state_of(name) is None:
+                    nodes.give_up(name, self._deploy.stop_timeout_s)
+        while awaited():  # one of them that is lost is a member no more
+            self._check()
+            await members.change()
 
     def _stop_reading(self, epoch: Epoch, *, failing: bool = False) -> None:
         if epoch.begun and not epoch.outcome.done():
@@ -404,8 +416,8 @@ class ClusterJob(AnyJob):
             self._background.keep(asyncio.create_task(self._reconfiguration.asked(client, message, self.epoch)))
 
     def _after_last_words(self, name: str, act: Callable[[T], None], of: T) -> None:
-        """Act on the loss of a node; if it was started here, its last words come first."""
-        if name and self._nodes.host.watches(name):
+        """Act on the loss of a node; if its host or its watcher tells of its end, its last words come first."""
+        if name and (self._nodes.host.watches(name) or name in self._members.seen):
             asyncio.get_running_loop().call_later(_GRACE_S, act, of)
         else:
             act(of)

@@ -5,11 +5,28 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable
+from dataclasses import dataclass
 
+from flamecore.abc.host import NodeState
 from flamecore.errors import PeerGoneError
 from flamecore.model.messages import CONTROL, Join
 from flamecore.runtime.parts.counters import NodeStats
 from flamecore.runtime.tasks.epoch_transport import plain
+
+
+@dataclass(slots=True)
+class Sight:
+    """The last word of a watcher beside a node.
+
+    Attributes:
+        watcher: Address of the watcher.
+        state: State of the node's process.
+        heard: Time of the word, by the monotonic clock.
+    """
+
+    watcher: str
+    state: NodeState
+    heard: float
 
 
 class Membership:
@@ -23,6 +40,8 @@ class Membership:
         opened, ready, halted: Names of the nodes that have reached this point in the present epoch.
         reports: The last counts of each node.
         standby: Names of nodes that get no parts: those of another version of the flow.
+        seen: The last words of the watchers beside nodes, by name of the node.
+        waited: The state of each silent node that the job waits for, by name.
     """
 
     def __init__(self) -> None:
@@ -36,6 +55,8 @@ class Membership:
         self.reports: dict[str, NodeStats] = {}
         self.standby: set[str] = set()
         self.locations: dict[str, str] = {}
+        self.seen: dict[str, Sight] = {}
+        self.waited: dict[str, NodeState] = {}
         self._heard: dict[str, float] = {}
         self._changed = asyncio.Event()
 
@@ -54,6 +75,8 @@ class Membership:
     def leave(self, name: str) -> Join | None:
         """Remove a node and return it; None if it is not there."""
         self.addresses.pop(name, None)
+        self._forget(name)
+        self.waited.pop(name, None)
         for names in (self.opened, self.ready, self.halted):
             names.discard(name)
         return self.nodes.pop(name, None)
@@ -73,6 +96,36 @@ class Membership:
     def hear(self, name: str) -> None:
         """Note that a node has sent a message."""
         self._heard[name] = time.monotonic()
+
+    def see(self, name: str, watcher: str, state: NodeState) -> bool:
+        """Note the word of a watcher of a node; return False if another one watches it."""
+        if (sight := self.seen.get(name)) is not None and sight.watcher != watcher:
+            return False
+        self.seen[name] = Sight(watcher, state, time.monotonic())
+        return True
+
+    def seen_state(self, name: str, limit_s: float) -> NodeState | None:
+        """Return what the watcher of a node says of it; None: it has none, or one without a word for `limit_s`."""
+        sight = self.seen.get(name)
+        return sight.state if sight is not None and sight.heard >= time.monotonic() - limit_s else None
+
+    def lose_sight(self, location: str) -> None:
+        """Note that the process at a location is gone: if it is a watcher, its node is judged by its own messages."""
+        for name, sight in tuple(self.seen.items()):
+            if self.locations.get(sight.watcher) == location:
+                self._forget(name)
+                self.hear(name)  # its silence has not counted so far
+
+    def _forget(self, name: str) -> None:
+        if (sight := self.seen.pop(name, None)) is not None:
+            self.locations.pop(sight.watcher, None)
+
+    def hear_all(self) -> None:
+        """Note that this process itself stood still, and has yet to receive the messages of that time."""
+        for name in self.nodes:
+            self.hear(name)
+        for sight in self.seen.values():
+            sight.heard = time.monotonic()
 
     def silent(self, limit_s: float) -> list[str]:
         """Return the nodes without a message for `limit_s`."""
@@ -148,6 +201,11 @@ class Membership:
                 "location": node.location,
                 "pid": node.pid,
                 **({"site": node.site} if node.site else {}),
+                **(
+                    {"state": self.waited[name], "silent_s": round(self.silence_of(name), 1)}
+                    if name in self.waited
+                    else {}
+                ),
                 "parts": list(self.parts_of(name)),
             }
             for name, node in sorted(self.nodes.items())

@@ -41,8 +41,10 @@ from flamecore.model.messages import (
 )
 from flamecore.runtime.cluster.node_epoch import NodeContext, NodeEpoch
 from flamecore.runtime.cluster.session import ControlSession
+from flamecore.runtime.cluster.watching.beside import ASKED, Beside
 from flamecore.runtime.codec.codec import Codec
 from flamecore.runtime.config.guard import blamed
+from flamecore.runtime.config.read import decode_config
 from flamecore.runtime.engine.job import relaxed_gc
 from flamecore.runtime.tasks.door import Door, anything
 from flamecore.runtime.tasks.event_loop import exit_without_waiting, run, start
@@ -61,8 +63,9 @@ class NodeProcess:
     """One node process.
 
     Args:
-        bootstrap: Values to join (see `flamecore.runtime.cluster.session.ControlSession`); and, where the flow's own
-            files are missing, the folder with a copy of its source: `flow_folder`.
+        bootstrap: Values to join (see `flamecore.runtime.cluster.session.ControlSession`); where the flow's own files
+            are missing, the folder with a copy of its source: `flow_folder`; and whether the job cannot ask the system
+            of this process: `watcher`.
 
     Attributes:
         name: Name of the node.
@@ -70,7 +73,9 @@ class NodeProcess:
 
     def __init__(self, bootstrap: Mapping[str, Any]) -> None:
         self.name: str = bootstrap["node"]
+        self._bootstrap = bootstrap
         self._session = ControlSession(bootstrap, self._lost)
+        self._beside: Beside | None = None
         self._spare = Path(bootstrap["flow_folder"]) if bootstrap.get("flow_folder") else None
         self._node_epoch: NodeEpoch | None = None
         self._failed: BaseException | None = None
@@ -89,6 +94,14 @@ class NodeProcess:
         Raises:
             FlameError: It cannot join, or a part failed and the job did not go on.
         """
+        try:
+            await self._run()
+        finally:
+            # The last: the control is to hear first why the node ends, and then that it is gone.
+            if self._beside is not None:
+                self._beside.close()
+
+    async def _run(self) -> None:
         codec = Codec()
         async with self._session.joined(codec) as (transport, sender):
             self._sender, over = sender, self._session.over
@@ -166,6 +179,8 @@ class NodeProcess:
             self._failed = None
             sender.send(CONTROL, Halted(self.name))
         elif isinstance(message, Assignment):
+            if self._beside is None and self._bootstrap.get(ASKED):
+                await self._start_watcher(message, sender.endpoint.address)
             self._session.learn(message.locations)
             self._node_epoch = await context.assign(message)
             sender.send(CONTROL, Opened(self.name, message.epoch))
@@ -179,6 +194,12 @@ class NodeProcess:
         elif isinstance(message, Stop):
             stop = node_epoch.node.stop
             (stop.fail if message.failing else stop.set)()
+
+    async def _start_watcher(self, assignment: Assignment, address: str) -> None:
+        """Start the watcher, before the flow's import is the first that may keep this process busy."""
+        silence_s = decode_config(assignment.config).deploy.silence_timeout_s
+        self._beside = Beside(self._bootstrap, address, silence_s)
+        await self._beside.start()
 
     async def _leave(self, *, orderly: bool) -> None:
         node_epoch, self._node_epoch = self._node_epoch, None

@@ -446,7 +446,7 @@ class NodeManager:
         members.leave(name)
         if not self.host.lost(name):
             self._condemned.add(name)
-        return lost.how == "cut" or name in members.hosts.values()
+        return lost.how in ("cut", "gone") or name in members.hosts.values()
 
     async def leave(self, timeout_s: float) -> None:
         """End all nodes: first by asking, then by force."""

@@ -63,6 +63,7 @@ NAMES: Final[Mapping[type, str]] = {
     messages.Stop: "Stop",
     messages.NodeReport: "NodeReport",
     messages.NodeFailed: "NodeFailed",
+    messages.Watched: "Watched",
     Report: "Report",
     MinTimes: "MinTimes",
     Ack: "Ack",

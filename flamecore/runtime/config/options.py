@@ -122,9 +122,13 @@ def options_table(choice: Choice) -> Mapping[str, object]:
 
 
 def node_options(options: Mapping[str, object]) -> dict[str, object]:
-    """Return options of the transport for a process beside the supervisor.
+    """Return options of the transport for another process of the same machine.
 
-    A given port is the supervisor's; the others take any free one.
+    A given port is that of the process which has these options; the others take any free one.
     """
-    host, separator, _ = str(options.get("listen", "")).rpartition(":")
-    return {**options, "listen": f"{host}:0"} if separator else dict(options)
+    others = dict(options)
+    for key, free in (("listen", ":0"), ("advertise", "")):
+        host, _, port = str(options.get(key, "")).rpartition(":")
+        if port.isdigit():
+            others[key] = f"{host}{free}"
+    return others

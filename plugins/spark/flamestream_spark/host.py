@@ -113,7 +113,8 @@ class SparkHost(NodeHost):
         await asyncio.to_thread(self._feed.start, failed)
 
     async def start(self, slots: Sequence[NodeSlot], bootstrap: Mapping[str, Any]) -> None:
-        told = {**bootstrap, "cwd": str(Path.cwd()), "code": dict(self.context.code()), "files": self._files}
+        here = {"cwd": str(Path.cwd()), "code": dict(self.context.code()), "files": self._files}
+        told = {**bootstrap, **here, "watcher": True}
         for slot in slots:
             title = name_of(self.context.job, "node", slot.name)
             self._stages[slot.name] = Stage(self._session, slot, told, self._stage_ended, title)

@@ -80,7 +80,7 @@ class SqliteOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
             which is much quicker, leaves that to the system, and a loss of power may cost the blobs of the last
             seconds.
         busy_timeout_s: Maximum wait for other processes that write. A process that hangs during a write blocks all
-            others; a supervisor ends those that it has started, after `deploy.silence_timeout_s`.
+            others; then they end with an error that names it.
     """
 
     path: str

@@ -13,7 +13,7 @@ from textwrap import dedent
 import pytest
 
 from flamecore.testing.progress import Patience
-from flamecore.toolkit.local_processes import START
+from flamecore.toolkit.processes import START
 
 APP = """
     import flamecore as fc

@@ -22,7 +22,9 @@ from flamecore.model.messages import (
     Settled,
     Stop,
     Upgrade,
+    Watched,
 )
+from flamecore.runtime.cluster import membership
 from flamecore.runtime.cluster.control_plane import ControlPlane, Said
 from flamecore.runtime.cluster.membership import Membership
 from flamecore.runtime.engine.epoch import FaultError
@@ -37,6 +39,7 @@ SAID: list[Any] = [
     NodeFailed("w1", "JobError", "it failed"),
     Rescale(3),
     Upgrade(b"{}", False),
+    Watched("w1", "node/w1.a", "stopped"),
 ]
 NOT_SAID: list[Any] = [
     [[]],
@@ -169,3 +172,85 @@ def test_no_message_is_received_before_the_last_one_is_acted_on() -> None:
         listening.cancel()
 
     asyncio.run(run())
+
+
+WATCHER = "node/watcher.a"
+
+
+class Clock:
+    """The monotonic clock of the membership."""
+
+    now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(membership, "time", made)
+    return made
+
+
+def with_a_watcher(clock: Clock) -> ControlPlane:
+    plane = with_a_node()
+    plane.receive(WATCHER, Join("watcher", "watcher", "at-watcher", 2, "1.0"))
+    plane.receive(WATCHER, Watched("w1", "node/w1.a", "running"))
+    assert plane.members.silence_of("w1") == 0.0, f"by the clock that stands at {clock.now}"
+    return plane
+
+
+def test_a_watched_node_is_there_as_long_as_its_watcher_says_so(clock: Clock) -> None:
+    plane = with_a_watcher(clock)
+    assert (plane.state("w1"), plane.watches("127.0.0.1:7070")) == ("running", True)
+    plane.receive(WATCHER, Watched("w1", "node/w1.a", "stopped"))
+    assert plane.state("w1") == "stopped"
+    clock.now += 31
+    assert (plane.state("w1"), plane.watches("127.0.0.1:7070")) == (None, False)
+    plane.members.hear_all()
+    assert plane.state("w1") == "stopped"
+    assert events(plane) == []
+
+
+def test_a_watcher_says_that_its_node_is_gone_and_its_last_words(clock: Clock) -> None:
+    plane = with_a_watcher(clock)
+    plane.receive(WATCHER, Watched("w1", "node/w1.a", "gone", "a line\nanother"))
+    (event,) = events(plane)
+    assert (event.name, event.how, event.location) == ("w1", "gone", "127.0.0.1:7070")
+    assert event.error.what == "w1 (process 1) has ended; its last words:\n    a line\n    another"
+
+
+def test_a_node_whose_watcher_is_gone_is_judged_by_its_own_messages_from_then_on(clock: Clock) -> None:
+    plane = with_a_watcher(clock)
+    clock.now += 20
+    plane.lost("at-watcher", OSError("it was killed"))
+    assert (plane.state("w1"), plane.members.silence_of("w1")) == (None, 0.0)
+    assert events(plane) == []
+    assert WATCHER not in plane.members.locations
+
+
+def test_a_watcher_of_an_earlier_process_changes_nothing(clock: Clock) -> None:
+    plane = with_a_watcher(clock)
+    plane.members.leave("w1")
+    plane.members.join(SAID[0], "node/w1.b")
+    for state in ("stopped", "gone"):
+        plane.receive(WATCHER, Watched("w1", "node/w1.a", state))  # type: ignore[arg-type]
+    assert plane.state("w1") is None
+    assert events(plane) == []
+
+
+def test_a_second_watcher_of_a_node_is_refused(clock: Clock) -> None:
+    plane = with_a_watcher(clock)
+    plane.receive("node/rogue.a", Watched("w1", "node/w1.a", "stopped"))
+    assert plane.state("w1") == "running"
+    assert plane.door.refused == {"node/rogue.a": 1}
+
+
+def test_a_silent_node_that_is_there_is_in_the_status(clock: Clock) -> None:
+    plane = with_a_watcher(clock)
+    assert "state" not in plane.members.described()["w1"]  # type: ignore[operator]
+    plane.members.waited["w1"] = "stopped"
+    clock.now += 12.04
+    described: Any = plane.members.described()["w1"]
+    assert (described["state"], described["silent_s"]) == ("stopped", 12.0)

@@ -25,6 +25,7 @@
     │   └── TooLargeError         an item that alone costs more than a message may
     ├── JobError                  a job that cannot go on (a stuck stream, a dead worker)
     │   ├── RunawayLoopError      an item that goes round a cycle without end
+    │   ├── CallLimitError        a call of a function that lasts too long
     │   ├── LoopKeyError          an item of a loop by key that has changed its key
     │   ├── PlaceError            an item whose key has not the place of its record
     │   └── TooManyFailedError    a job that has left out more records than it may
@@ -293,6 +294,13 @@ class RunawayLoopError(JobError):
     """An item went round a cycle beyond `[job] max_rounds`, or as many wait there.
 
     Fields: `vertex`, `record`.
+    """
+
+
+class CallLimitError(JobError):
+    """A call of a user's function lasts for longer than `[job] call_limit_s`.
+
+    It is raised in the midst of the call.
     """
 
 

@@ -6,6 +6,7 @@ Shared by run and retry.
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import TYPE_CHECKING
 
 import click
@@ -22,6 +23,7 @@ from flamecore.runtime.config.job_spec import JobSpec
 from flamecore.runtime.launch import job_of
 from flamecore.runtime.tasks.event_loop import run
 from flamecore.runtime.tasks.stats import JobReport
+from flamecore.runtime.tasks.watch import end_process_by
 
 if TYPE_CHECKING:
     from flamecore.runtime.engine.job import AnyJob
@@ -61,6 +63,7 @@ def run_to_the_end(ctx: click.Context, spec: JobSpec, *, quiet: bool, progress_i
     if not quiet and spec.config.deploy.start == "join":
         say_awaited(spec)
     progress = chosen(spec.name, quiet=quiet, interval=progress_interval, data_on_stdout=data_on_stdout)
+    end_process_by(_end)
     try:
         report = run(_run(spec.name, job, progress, quiet=quiet))
     except (FlameError, MemoryError) as error:
@@ -68,6 +71,8 @@ def run_to_the_end(ctx: click.Context, spec: JobSpec, *, quiet: bool, progress_i
             ctx.exit(Exit.FAILED)  # `| head` has seen enough, which needs no message
         progress.end(events.JOB_FAILED, job.stats(), error=type(error).__name__)
         raise
+    finally:
+        end_process_by(None)
     if report is None:
         ctx.exit(Exit.STOPPED)
     progress.end(events.JOB_DRAINED if report.drained else events.JOB_ENDED, report.stats)
@@ -75,6 +80,12 @@ def run_to_the_end(ctx: click.Context, spec: JobSpec, *, quiet: bool, progress_i
         summary = {"job": spec.name, "drained": report.drained, **dict(report.stats.rows())}
         print_json(summary, ctx)
     return report
+
+
+def _end(text: str) -> None:
+    """End the process in the midst of a call of a user's function."""
+    os.write(2, f"error: {text}\n".encode())
+    os._exit(Exit.FAILED)
 
 
 def writes_to_stdout(spec: JobSpec) -> bool:

@@ -1,13 +1,16 @@
 """Ctrl-C and SIGTERM: the first drains, the second ends at once.
 
-Before anything is read the first one ends the job, too.
+Before anything is read the first one ends the job, too. While code in C keeps the interpreter, no handler is called:
+then the second one kills the process.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -62,6 +65,9 @@ class Stop:
         It runs between two instructions of any code, so it only schedules work.
         """
         self.count += 1
+        is_own = signal.getsignal(signum) is self
+        if is_own:
+            handle(signum, self)  # for the next one
         # Nothing was read, so there is nothing to drain: it ends at once.
         if self.count == 1 and not self._begun():
             self.early = True
@@ -111,6 +117,21 @@ class Stop:
         timer.start()
 
 
+def handle(number: int, handler: Callable[[int, FrameType | None], object]) -> Any:
+    """Have a handler called for the next signal of this number, and return the one before.
+
+    Until it is called, another such signal has its default effect: the process ends. No handler is called while code in
+    C keeps the interpreter, so the kernel has to do this; where the C library has no call for it, it is not done.
+    """
+    before = signal.signal(number, handler)
+    set_once = getattr(ctypes.CDLL(None), "sysv_signal", None) if sys.platform == "linux" else None  # of glibc
+    if set_once is not None:
+        set_once.argtypes, set_once.restype = (ctypes.c_int, ctypes.c_void_p), ctypes.c_void_p
+        # The handler of Python, which `signal.signal` has just set; a signal in between is of no effect.
+        set_once(number, set_once(number, int(signal.SIG_IGN)))
+    return before
+
+
 @contextmanager
 def stopping(
     drain: Callable[[], None],
@@ -129,7 +150,7 @@ def stopping(
     before: dict[signal.Signals, Any] = {}
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM):
-            before[number] = signal.signal(number, stop)
+            before[number] = handle(number, stop)
     try:
         yield stop
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -58,6 +59,28 @@ def test_no_busy_worker_is_taken_for_dead(tmp_path: Path, over: list[str], how: 
     assert "job.recovered" not in run.said()
     assert f"state={'stopped' if how == 'stopped' else 'running'}" in run.said()
     assert words.calls() == ["w0", "w40"]
+    words.check()
+
+
+@pytest.mark.parametrize(
+    ("how", "text"),
+    [
+        ("endless", "CallLimitError: seen has lasted for more than job.call_limit_s = 0.5 s"),
+        ("kept", "has lasted for more than job.call_limit_s = 0.5 s, in code in C that keeps the interpreter"),
+    ],
+)
+def test_a_call_beyond_its_limit_that_cannot_be_interrupted_ends_its_worker(
+    tmp_path: Path, over: list[str], how: str, text: str
+) -> None:
+    """The thread that watches it does, or the supervisor, if that has no turn; the job goes on from its state."""
+    words = Words(tmp_path, over, out="out.jsonl")
+    words.be_busy(how)
+    with words.running(job__call_limit_s=0.5, deploy__silence_timeout_s=0.5) as run:
+        assert ended(run) == 0, run.said()
+        assert not wait_until_gone(run.met)
+    assert text in run.said()
+    assert run.said().count("job.faulted") == 1
+    assert bool(re.search("record    'w(0|40)'", run.said())) is (how == "endless")
     words.check()
 
 

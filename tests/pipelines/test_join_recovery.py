@@ -142,6 +142,32 @@ def test_a_worker_goes_on_without_the_process_beside_it(joined: Joined) -> None:
     assert run.said().count("job.faulted") == 1
 
 
+@pytest.mark.parametrize(
+    ("how", "code", "text"),
+    [
+        ("endless", 1, "has ended; its last words:\n    CallLimitError: seen has lasted for more than"),
+        ("kept", -signal.SIGKILL, "in code in C that keeps the interpreter"),
+    ],
+)
+def test_a_call_beyond_its_limit_ends_a_worker_from_elsewhere(
+    tmp_path: Path, joinable: list[str], how: str, code: int, text: str
+) -> None:
+    """Its own thread does, or the process beside it when the job asks for it; the job is told why."""
+    words = Words(tmp_path, joinable, out="out.jsonl")
+    words.be_busy(how)
+    joined = Joined(words)
+    limits = {"job__call_limit_s": 0.5, "deploy__silence_timeout_s": 1.5}
+    kept = {"job__guarantee": None, "state__use": None, "state__path": None, "state__interval_s": None}
+    try:
+        with words.running(**joined.settings, **limits, **kept) as run:
+            workers = [joined.worker(name) for name in ("w0", "w1")]
+            assert ended(run) == 1, run.said()
+            assert code in [worker.wait(20) for worker in workers]
+    finally:
+        joined.end()
+    assert text in run.said()
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_no_watcher_outlives_its_worker(joined: Joined, how: signal.Signals) -> None:
     words = joined.words

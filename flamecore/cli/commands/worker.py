@@ -16,6 +16,7 @@ import click
 from flamecore import events
 from flamecore.cli.joining import join_options, joining
 from flamecore.cli.output import log_option
+from flamecore.cli.stop import handle
 from flamecore.logs import as_json, logger
 from flamecore.runtime.cluster.address import WAIT_S
 
@@ -83,6 +84,8 @@ def serve(address: str, *, name: str | None, role: str, job: str, **options: Any
 class EndSignals:
     """Ctrl-C and SIGTERM, which tell a node to leave its job and to end: handled while the block runs.
 
+    A second one of its kind kills the process, also while code in C keeps the interpreter.
+
     Attributes:
         told: The first signal; None: there was none.
     """
@@ -95,7 +98,7 @@ class EndSignals:
     def __enter__(self) -> Self:
         for number in (signal.SIGINT, signal.SIGTERM):
             if signal.getsignal(number) is not signal.SIG_IGN:
-                self._before[number] = signal.signal(number, self._tell)
+                self._before[number] = handle(number, self._tell)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -106,7 +109,7 @@ class EndSignals:
         if self.told is None:
             self.told = signal.Signals(number)
             self._cancel()
-        elif number == signal.SIGINT:
+        elif number == signal.SIGINT:  # where the kernel has not ended the process (see `handle`)
             raise KeyboardInterrupt
         if number == signal.SIGTERM:
             # User code that never returns keeps the loop from ending the task.

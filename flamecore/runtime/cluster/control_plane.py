@@ -52,6 +52,10 @@ _TOLD_S: Final = 10.0
 """Seconds of silence of a node after which it is told of, and between two words of it."""
 
 
+_NOTICED_S: Final = 7.0
+"""Seconds in which a node that can says that it is at work, or ends a call itself."""
+
+
 def _unknown(name: str) -> NodeState | None:
     return None
 
@@ -96,13 +100,14 @@ class Lost:
     Attributes:
         name: Name of the node.
         how: Its process has ended ("died"), or is being ended ("left"); its watcher says that it is gone ("gone");
-            nothing was heard of it ("silent"), or its connection is lost ("cut").
+            nothing was heard of it ("silent"), one call of it lasts too long ("stuck"), or its connection is lost
+            ("cut").
         error: The same for people.
         location: Location of its process, if it is cut off.
     """
 
     name: str
-    how: Literal["died", "left", "gone", "silent", "cut"]
+    how: Literal["died", "left", "gone", "silent", "stuck", "cut"]
     error: FlameError
     location: str = ""
 
@@ -131,6 +136,7 @@ class ControlPlane:
         members: The nodes that have joined.
         job: Name of the job, for the log.
         silence_s: Longest time without a message of a process of which nothing else is known.
+        call_limit_s: Most seconds of a call of a user's function; None: any number.
 
     Attributes:
         state_of: Function that returns what the host says of the process of a node; None: nothing is known.
@@ -138,8 +144,10 @@ class ControlPlane:
         door: The filter of messages.
     """
 
-    def __init__(self, members: Membership, job: str = "", silence_s: float = 30.0) -> None:
-        self.members, self._job, self._silence_s = members, job, silence_s
+    def __init__(
+        self, members: Membership, job: str = "", silence_s: float = 30.0, call_limit_s: float | None = None
+    ) -> None:
+        self.members, self._job, self._silence_s, self._call_limit_s = members, job, silence_s, call_limit_s
         self.state_of: Callable[[str], NodeState | None] = _unknown
         self.events: asyncio.Queue[Event] = asyncio.Queue()
         self.door = Door(CONTROL, {**_OF_CLIENTS, **_OF_NODES})
@@ -234,6 +242,8 @@ class ControlPlane:
                 del self.members.waited[name]
             for name in silent:
                 if (state := self.state(name)) is not None:
+                    if state == "running" and self._is_stuck(name):
+                        continue
                     self.members.waited[name] = state
                     said, at = told.get(name, ("", 0.0))
                     if state != said or time.monotonic() >= at + _TOLD_S:
@@ -248,6 +258,19 @@ class ControlPlane:
                     "deploy.silence_timeout_s says how long they may be away.",
                 )
                 self.events.put_nowait(Lost(name, "silent", error))
+
+    def _is_stuck(self, name: str) -> bool:
+        """Return whether a call of a node is beyond its limit, which no thread of the node has noticed; report it."""
+        members, limit_s = self.members, self._call_limit_s
+        if limit_s is None or name not in members.ready or members.silence_of(name) < limit_s + _NOTICED_S:
+            return False
+        error = JobError(
+            f"a call of {name} (process {members.nodes[name].pid}) has lasted for more than job.call_limit_s = "
+            f"{limit_s:g} s, in code in C that keeps the interpreter",
+            hint="Its process has been killed; what it was at cannot be told from outside.",
+        )
+        self.events.put_nowait(Lost(name, "stuck", error))
+        return True
 
     def _tell_silent(self, name: str, state: NodeState) -> None:
         logger().warning(

@@ -124,7 +124,8 @@ class ClusterJob(AnyJob):
         The stack ends all of it.
         """
         spec, members, graph = self._spec, self._members, self._spec.checked_graph
-        control_plane, codec = ControlPlane(members, self.id, self._deploy.silence_timeout_s), Codec.of(graph)
+        limits = self._deploy.silence_timeout_s, spec.settings.call_limit_s
+        control_plane, codec = ControlPlane(members, self.id, *limits), Codec.of(graph)
         folder = stack.enter_context(private_folder())
         token = os.environ.get(TOKEN) or secrets.token_hex(32)
         lease = self._status.lease = await self._acquire_lease(stack, token)

@@ -50,6 +50,7 @@ from flamecore.runtime.tasks.door import Door, anything
 from flamecore.runtime.tasks.event_loop import exit_without_waiting, run, start
 from flamecore.runtime.tasks.load import CLOCKS
 from flamecore.runtime.tasks.sender import Sender
+from flamecore.runtime.tasks.watch import end_process_by
 from flamecore.toolkit.closing import to_its_end
 
 _REPORT_S: Final = 0.5
@@ -94,12 +95,21 @@ class NodeProcess:
         Raises:
             FlameError: It cannot join, or a part failed and the job did not go on.
         """
+        end_process_by(self._end)
         try:
             await self._run()
         finally:
+            end_process_by(None)
             # The last: the control is to hear first why the node ends, and then that it is gone.
             if self._beside is not None:
                 self._beside.close()
+
+    def _end(self, text: str) -> None:
+        """End this process in the midst of a call, with an error for people and for the job."""
+        os.write(2, f"{text}\n".encode())
+        if self._beside is not None:
+            self._beside.say(text.encode())
+        os._exit(1)
 
     async def _run(self) -> None:
         codec = Codec()

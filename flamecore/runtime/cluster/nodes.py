@@ -87,6 +87,7 @@ class NodeManager:
         self._slow: dict[str, tuple[Join, str]] = {}
         self._started: dict[tuple[str, int], int] = {}
         self._coming: dict[str, asyncio.Task[None]] = {}
+        self._asked: list[asyncio.Task[None]] = []
         self._job, self._events = job, events
 
     async def start_missing(
@@ -437,8 +438,15 @@ class NodeManager:
         if lost.how == "died":
             members.leave(name)
             return not (self.leaving or name in self._condemned or name in members.standby)
-        if lost.how == "silent":
+        if lost.how in ("silent", "stuck"):
+            sight = members.seen.get(name)
+            watched_from = members.locations.get(sight.watcher) if sight is not None else None
             self.declare_dead(name)
+            if lost.how == "stuck" and sight is not None and watched_from is not None:
+                members.locations[sight.watcher] = watched_from
+                limit_s = self.context.spec.config.deploy.stop_timeout_s
+                # The watcher kills the node.
+                self._asked.append(asyncio.create_task(self._ask_to_end(sight.watcher, limit_s)))
             return True
         node = members.nodes.get(name)
         if self.leaving or node is None or lost.location not in ("", node.location):
@@ -453,7 +461,7 @@ class NodeManager:
         self.leaving = True
         there = (*self.members.addresses.values(), *self._slow, *self._coming)
         asked = [self._ask_to_end(address, timeout_s) for address in there]
-        await asyncio.gather(self.host.stop(timeout_s), *asked)
+        await asyncio.gather(self.host.stop(timeout_s), *asked, *self._asked)
         coming = tuple(self._coming.values())
         for task in coming:
             task.cancel()

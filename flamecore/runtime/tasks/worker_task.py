@@ -143,7 +143,7 @@ class WorkerTask:
             },
         )
         # The last, for it is released by `aclose` alone.
-        self._watch = watch()
+        self._watch = watch(worker.plan.settings.call_limit_s)
         self.working = Working(worker.rounds, self._watch, self._load)
 
     def counts(self) -> NodeStats:

@@ -12,6 +12,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -46,6 +47,16 @@ def stuck(line):
         time.sleep(600)
     return line
 
+
+def kept(line):
+    if line == "block":
+        print("blocked", file=sys.stderr, flush=True)
+        sum(range(10**18))  # code in C, which lets no handler run
+    return line
+
+
+keeping = fc.Flow("keeping")
+keeping.source("lines", str).map(kept).sink("out")
 
 sticky = fc.Flow("sticky")
 sticky.source("lines", str).map(stuck).sink("out")
@@ -327,6 +338,21 @@ def test_the_second_signal_ends_the_job_at_once() -> None:
         process.send_signal(signal.SIGINT)
         assert line_of(process.stderr) == "stopped\n"
         assert process.wait(LIMIT_S) == 130
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a call of glibc")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_second_signal_ends_a_job_whose_interpreter_is_kept(number: signal.Signals) -> None:
+    with started("app.py:keeping", "--source", "lines=stdin") as process:
+        say(process, "block\n")
+        assert line_of(process.stderr) == "blocked\n"
+        sent = 0
+        while process.poll() is None:  # two that come at once are one
+            process.send_signal(number)
+            sent += 1
+            time.sleep(0.05)
+        assert process.returncode == -number
+        assert sent > 1
 
 
 def test_progress_is_printed_in_lines() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
 import time
@@ -13,9 +14,10 @@ import pytest
 from structlog.testing import capture_logs
 
 import flamecore as fc
+from flamecore.errors import CallLimitError, OperationError
 from flamecore.runtime.operators.rounds import Rounds
 from flamecore.runtime.tasks import watch as watching_module
-from flamecore.runtime.tasks.watch import ThreadWatch, watch
+from flamecore.runtime.tasks.watch import ThreadWatch, end_process_by, watch
 
 
 def until_over(rounds: Rounds) -> None:
@@ -70,6 +72,52 @@ def test_a_call_that_lasts_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     assert first["function"].endswith("lasting")
     assert first["at"].startswith(f"{__file__}:")
     assert first["lasted_s"] >= 0
+
+
+def endless(value: int) -> int:
+    while value == 2:
+        time.sleep(0.001)
+    return value
+
+
+def test_a_call_beyond_its_limit_fails_as_if_the_function_had_raised() -> None:
+    flow = fc.Flow("endless")
+    flow.source("numbers", int).map(endless).sink("out")
+    with pytest.raises(OperationError, match="failed: the call has lasted for more than") as raised:
+        flow.run({"numbers": [1, 2, 3]}, settings={"job.call_limit_s": 0.05})
+    assert raised.value.record == "2"
+    assert isinstance(raised.value.cause, CallLimitError)
+    assert f"{__file__}:" in str(raised.value)
+
+
+def test_a_record_whose_call_is_beyond_its_limit_can_be_left_out() -> None:
+    flow = fc.Flow("endless")
+    flow.source("numbers", int).map(endless).sink("out")
+    settings = {"job.call_limit_s": 0.05, "job.on_error": "skip"}
+    assert flow.run({"numbers": [1, 2, 3]}, settings=settings)["out"] == [1, 3]
+
+
+def test_a_call_that_no_error_reaches_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching_module, "_GRACE_S", 0.0)
+    told: list[str] = []
+
+    def deaf(value: int) -> int:
+        while not told:
+            with contextlib.suppress(CallLimitError):
+                while not told:
+                    time.sleep(0.001)
+        return value
+
+    flow = fc.Flow("deaf")
+    flow.source("numbers", int).map(deaf).sink("out")
+    end_process_by(told.append)
+    try:
+        flow.run({"numbers": [7]}, settings={"job.call_limit_s": 0.05})
+    finally:
+        end_process_by(None)
+    assert "deaf has lasted for more than job.call_limit_s = 0.05 s, and does not end" in told[0]
+    assert "record    7\n" in told[0]
+    assert f"at        {__file__}:" in told[0]
 
 
 def test_a_short_round_is_not_ended_and_none_is_without_one() -> None:

@@ -15,6 +15,7 @@ import asyncio
 import json
 import logging
 import os
+import signal
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -23,7 +24,7 @@ from time import monotonic
 from typing import Any, Final, Literal
 
 from flamecore.errors import FlameError
-from flamecore.model.messages import CONTROL, Watched
+from flamecore.model.messages import CONTROL, Stop, Watched
 from flamecore.runtime.cluster.session import ControlSession
 from flamecore.runtime.codec.codec import Codec
 from flamecore.runtime.tasks.event_loop import exit_without_waiting, in_daemon_thread, run
@@ -62,7 +63,7 @@ class Watcher:
         self.has_told = False
 
     async def run(self) -> None:
-        """Tell of the process, at each change and at regular intervals, until it ends.
+        """Tell of the process, at each change and at regular intervals, until it ends; kill it if the control asks.
 
         Raises:
             FlameError: The control cannot be reached.
@@ -84,10 +85,14 @@ class Watcher:
                     self._answer(READY)
                 said, said_at = state, monotonic()
             if state == "gone":
-                return
+                return None
             await asyncio.wait((last, over), timeout=min(_LOOK_S, self._every_s), return_when=asyncio.FIRST_COMPLETED)
             if over.done():
                 return await over
+            while (delivery := sender.endpoint.receive_nowait()) is not None:
+                # Only the supervisor commands here, not every process that has the token.
+                if delivery.sender == CONTROL and isinstance(delivery.message, Stop) and self._state() != "gone":
+                    os.kill(self._pid, signal.SIGKILL)
 
     def _state(self) -> State:
         # A process that has ended has another one take its children, before its id can be another's.

@@ -39,7 +39,7 @@ LIMIT_S = 150
 class Running:
     """A job that `flamestream run` runs on Spark, in a folder."""
 
-    def __init__(self, folder: Path, master: str) -> None:
+    def __init__(self, folder: Path, master: str, *more: str) -> None:
         self.folder = folder
         self.log = folder / "log"
         settings = [
@@ -51,6 +51,7 @@ class Running:
             "sink.counts.mode=resume",
             "state.use=sqlite",
             "state.path=state",
+            *more,
         ]
         options = [part for setting in settings for part in ("--set", setting)]
         command = [sys.executable, "-m", "flamecore", "run", "words.py", "--on", "spark", "-q", *options]
@@ -142,10 +143,29 @@ def line(n: int) -> str:
     return f"a b{n % 3} c{n % 50}"
 
 
-def start(folder: Path, master: str) -> Running:
+def start(folder: Path, master: str, *more: str) -> Running:
     (folder / "words.py").write_text(WORDS)
     (folder / "lines").write_text("".join(f"{line(n)}\n" for n in range(LINES)))
-    return Running(folder, master)
+    return Running(folder, master, *more)
+
+
+def test_a_worker_that_is_stopped_for_longer_than_any_limit_of_silence_is_waited_for(tmp_path: Path) -> None:
+    """The process beside it says that it is stopped, and ends with it."""
+    limits = [f"transport.socket.{limit}=2" for limit in ("send_timeout_s", "connect_timeout_s")]
+    job = start(tmp_path, "local[4]", "deploy.silence_timeout_s=2", "transport.use=socket", *limits)
+    try:
+        job.until_it_moves()
+        assert len(job.below("watching.watcher")) == 2
+        stopped, *_ = job.below(".node_process")
+        os.kill(stopped, signal.SIGSTOP)
+        job.until(lambda: f"state=stopped pid={stopped}" in job.said(), "a word of it")
+        os.kill(stopped, signal.SIGCONT)
+        job.ends()
+    finally:
+        job.process.kill()
+        job.process.wait()
+    assert "job.faulted" not in job.said()
+    assert delivered(tmp_path) == wanted()
 
 
 def test_a_worker_is_killed_and_then_the_driver_and_a_run_is_told_to_stop(tmp_path: Path) -> None:

@@ -125,6 +125,26 @@ def test_a_change_of_the_workers_waits_for_one_that_is_busy(
     words.check()
 
 
+@pytest.mark.parametrize("how", ["in_c", "stopped"])
+def test_a_drain_waits_for_a_worker_that_is_busy(tmp_path: Path, joinable: list[str], how: str) -> None:
+    words = Words(tmp_path, joinable, out="out.jsonl")
+    words.be_busy(how)
+    joined = Joined(words)
+    try:
+        with words.running(**joined.settings, **{**SHORT, "deploy__silence_timeout_s": 1.5}) as run:
+            for name in ("w0", "w1"):
+                joined.worker(name)
+            wait_for(lambda: (tmp_path / "begun-w0").exists(), run)
+            run.process.send_signal(signal.SIGINT)
+            assert ended(run) == 0, run.said()
+    finally:
+        joined.end()
+    assert "event=job.faulted" not in run.said()
+    assert words.calls()[0] == "w0"
+    assert words.outputs()
+    assert words.outputs() == words.wanted()[: len(words.outputs())]
+
+
 def test_a_worker_goes_on_without_the_process_beside_it(joined: Joined) -> None:
     """It is judged by its own messages then."""
     words = joined.words

@@ -95,7 +95,7 @@ class NodeProcess:
         Raises:
             FlameError: It cannot join, or a part failed and the job did not go on.
         """
-        end_process_by(self._end)
+        end_process_by(self._end_process)
         try:
             await self._run()
         finally:
@@ -104,7 +104,7 @@ class NodeProcess:
             if self._beside is not None:
                 self._beside.close()
 
-    def _end(self, text: str) -> None:
+    def _end_process(self, text: str) -> None:
         """End this process in the midst of a call, with an error for people and for the job."""
         os.write(2, f"{text}\n".encode())
         if self._beside is not None:

@@ -83,6 +83,8 @@ class Beside:
                 said = (await line).decode(errors="replace").strip()
         except TimeoutError:
             said = f"it has not reached the control within {_READY_S:g} s"
+        else:
+            process.stdout.close()  # nothing more comes
         if said != READY:
             return self._tell_missing(said or "it has ended")
         in_daemon_thread(process.wait).add_done_callback(self._ended)

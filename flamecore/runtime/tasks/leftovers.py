@@ -20,8 +20,9 @@ _DESCRIPTORS: Final = Path("/dev/fd")
 """A folder with an entry for each open descriptor of the process that looks, where the system has one."""
 _OWN: Final = ("flamecore.", "flamestream_")
 """Modules of the engine and its plugins. A daemon thread of another one is a library's, which may use it again."""
-_SOON_S: Final = 2.0
-"""Seconds in which threads that were told to end, also those of libraries, close what they have."""
+_SOON_S: Final = 30.0
+"""Most seconds in which threads that were told to end, also those of libraries, close what they have: also on a busy
+machine. There is no wait if nothing is left."""
 
 
 class Leftovers:

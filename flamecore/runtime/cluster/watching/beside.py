@@ -10,7 +10,8 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, Final
+from functools import partial
+from typing import IO, Any, Final
 
 from flamecore import events
 from flamecore.logs import logger
@@ -72,19 +73,16 @@ class Beside:
             )
         except OSError as error:
             return self._tell_missing(str(error))
-        assert process.stdin is not None
         assert process.stdout is not None
         # Through a pipe, which other users cannot look into as into arguments or an environment; it ends with this
         # process, however that ends.
         self.say(self._first)
-        line = in_daemon_thread(process.stdout.readline)
+        line = in_daemon_thread(partial(_only_line, process.stdout))
         try:
             async with asyncio.timeout(_READY_S):
                 said = (await line).decode(errors="replace").strip()
         except TimeoutError:
             said = f"it has not reached the control within {_READY_S:g} s"
-        else:
-            process.stdout.close()  # nothing more comes
         if said != READY:
             return self._tell_missing(said or "it has ended")
         in_daemon_thread(process.wait).add_done_callback(self._ended)
@@ -110,3 +108,9 @@ class Beside:
 
     def _tell_missing(self, why: str) -> None:
         logger().warning(events.NODE_UNWATCHED, job=self._job, node=self._name, why=why)
+
+
+def _only_line(stream: IO[bytes]) -> bytes:
+    """Return the only line of a stream, which is closed: by the thread that may wait for the line."""
+    with stream:
+        return stream.readline()

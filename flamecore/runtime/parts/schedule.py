@@ -105,6 +105,7 @@ class Schedule:
         ]
         """Each buffer with its segment, the segments that it leads to, and its pace."""
         self._first = 0  # the turn that begins the next step: 0 for what came in, or the number of a buffer and one
+        self._is_cut = False  # whether the last step ended with its round, so that some had no turn
         self._ordered = [buffer for buffer in compiled.waiting if isinstance(buffer, OrderedBuffer)]
         self._knowns: list[bytes] | None = None
         """For each of `_drained`, the time below which nothing more is to come, if it is known."""
@@ -130,7 +131,7 @@ class Schedule:
     def step(self) -> bool:
         """Run some waiting items that nothing can come before; return whether more could."""
         # Where the last round has ended, the next does not begin: a slow function would keep waiting what it has made.
-        first, self._first = self._first, 0
+        first, self._first, self._is_cut = self._first, 0, False
         turns = len(self._drained) + 1
         for turn in (*range(first, turns), *range(first)) if first else range(turns):
             if turn:
@@ -140,7 +141,7 @@ class Schedule:
                 if self._drained:
                     self.learn()  # what has run may open an operation
             if self._backlog.round_is_over:
-                self._first = (turn + 1) % turns
+                self._first, self._is_cut = (turn + 1) % turns, True
                 break
         for buffer in self._ordered:
             if buffer.to_store is not None:
@@ -198,7 +199,8 @@ class Schedule:
 
     def is_ready(self) -> bool:
         """Return whether another step would run items."""
-        if self._backlog.waiting:
+        # A buffer without a turn does not know yet that its time has come, and nobody may tell the worker anything more.
+        if self._backlog.waiting or self._is_cut:
             return True
         for each in self._steps:
             if each.is_ready:

@@ -608,3 +608,24 @@ def test_without_the_barrier_a_failing_function_still_ends_the_job() -> None:
     bench.flush()
     ((_, failure),) = messages_to("out", bench.min_time(3)).failures
     assert failure.vertex == "check"
+
+
+def test_buffers_without_a_turn_in_a_round_have_one_in_the_next() -> None:
+    """Nobody tells the worker anything more: if it took itself for done, the job would wait for ever."""
+    flow = fc.Flow("gathered")
+    flow.source("lines", str).label("line").flat_map(str.split).gather("line").sink("out")
+    bench = Bench(flow.graph())
+    worker = bench.worker
+    bench.admit("to be", "or not")
+    bench.flush()
+    (buffer,) = worker.compiled.waiting
+    assert buffer.lowest is not None
+    worker.receive("acker/0", MinTimes((2,) * len(bench.plan.segments.inbound)))
+    worker.rounds.end()  # in the midst of what comes before the buffer has its turn
+    assert worker.step()
+    assert buffer.lowest is not None
+    assert worker.due() == 0.0
+    worker.rounds.begin()
+    assert not worker.step()
+    assert buffer.lowest is None
+    assert worker.due() is None or worker.due() > 0.0

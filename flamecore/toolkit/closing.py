@@ -14,6 +14,11 @@ T = TypeVar("T")
 closings: Final[WeakSet[asyncio.Task[Any]]] = WeakSet()
 """Tasks that close something: whoever cancels all tasks of an event loop cancels them last."""
 
+closed_by_libraries: Final[set[str]] = set()
+"""Names of libraries that close the connections of closed channels in their own time, such as those to a peer that
+stands still. No look for what is left open can ask for more.
+"""
+
 
 async def to_its_end(closing: Coroutine[object, object, T]) -> T:
     """Await the closing of a resource to its end, also if the waiting task is cancelled meanwhile.

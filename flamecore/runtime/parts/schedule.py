@@ -199,7 +199,7 @@ class Schedule:
 
     def is_ready(self) -> bool:
         """Return whether another step would run items."""
-        # A buffer without a turn does not know yet that its time has come, and nobody may tell the worker anything more.
+        # A buffer without a turn does not know that its time has come, and nobody may tell the worker anything more.
         if self._backlog.waiting or self._is_cut:
             return True
         for each in self._steps:

@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Self
 
+from flamecore.toolkit.closing import closed_by_libraries
+
 _DESCRIPTORS: Final = Path("/dev/fd")
 """A folder with an entry for each open descriptor of the process that looks, where the system has one."""
 _OWN: Final = ("flamecore.", "flamestream_")
@@ -124,7 +126,8 @@ def _descriptors() -> set[tuple[str, str, int]]:
         except OSError:  # it was closed meanwhile, as that of this very look
             continue
         if target.startswith("socket:"):
-            if (name := _socket_name(number)) is not None:
+            name = _socket_name(number)
+            if name is not None and (not closed_by_libraries or name.startswith("listening")):
                 found.add(("connection", f"{name} {target}", number))
         elif target.startswith("pipe:"):
             pipes.setdefault(target, []).append(number)

@@ -15,7 +15,7 @@ from flamecore.abc.transport import JobAddress, Outlook, TransportContext
 from flamecore.errors import ConfigError, TransportError
 from flamecore.events import TRANSPORT_EXPOSED
 from flamecore.logs import logger
-from flamecore.toolkit.closing import to_its_end
+from flamecore.toolkit.closing import closed_by_libraries, to_its_end
 from flamecore.toolkit.frames import HEADER_BYTES
 from flamecore.toolkit.links.server import MOST_PEERS
 from flamecore.toolkit.links.transport import LinkedTransport
@@ -25,6 +25,8 @@ from flamestream_grpc.environment import CIPHERS, REFUSING_CIPHER
 from flamestream_grpc.options import Options, check, joined, parse
 from flamestream_grpc.safety import exposed, is_location
 from flamestream_grpc.waking import unclogged
+
+closed_by_libraries.add("grpc")
 
 if TYPE_CHECKING:
     from flamestream_grpc.certificates import Certificates

@@ -19,6 +19,8 @@ OutputMode = Literal["append", "update"]
 """Mode of a query: it gives rows that stay as they are, or the new rows of keys of an aggregation that change."""
 
 _WRONG_MODE: Final = "STREAMING_OUTPUT_MODE"
+_ENDING: Final = frozenset(("availableNow", "once"))
+"""Triggers with which a query ends by itself."""
 _CLOSE_S: Final = 30.0
 _INTERRUPT_S: Final = 1.0
 
@@ -69,6 +71,9 @@ class Query:
         failed: Told if it fails.
         output_mode: The rows that a batch has, as `DataStreamWriter.outputMode` takes it.
         job: Name of the job.
+
+    Attributes:
+        halted: Function that ends the job, called if others have stopped the query; None: that is a failure.
     """
 
     def __init__(
@@ -82,6 +87,7 @@ class Query:
         output_mode: OutputMode = "append",
         job: str = "",
     ) -> None:
+        self.halted: Callable[[], None] | None = None
         self._output_mode, self._job = output_mode, job
         self._failed = failed
         self._frame, self._spool, self._source = frame, spool, source
@@ -135,15 +141,25 @@ class Query:
             # Ctrl-C has Spark cancel its jobs, before the program can say that this is to stop.
             if self._stopped.wait(_INTERRUPT_S if is_cancelled(error) else 0):
                 return
-            self.error = failed(self._source, error)
-            self.error.__cause__ = error
-            told = self.error
-            if self._failed is not None:
-                self._failed(told)
-            self._spool.fail(Failed(told.what.partition(": ")[2], told.hint, str(told.position)))
+            self._fail(failed(self._source, error), error)
         else:
-            if not self._stopped.is_set():
+            if self._stopped.is_set():
+                return
+            # An end is of the trigger alone: a query that was stopped has more to read, in its next run.
+            if not _ENDING.isdisjoint(self._trigger):
                 self._spool.end()
+            elif self.halted is not None:
+                self.halted()
+            else:
+                hint = "Was it stopped on purpose, or was a query started on its checkpoint? Run the job again."
+                self._fail(self._spool.error("its query of Spark was stopped by others", hint))
+
+    def _fail(self, error: SourceError, cause: BaseException | None = None) -> None:
+        error.__cause__ = cause
+        self.error = error
+        if self._failed is not None:
+            self._failed(error)
+        self._spool.fail(Failed(error.what.partition(": ")[2], error.hint, str(error.position)))
 
     def stop(self) -> None:
         """End the query; the spool stays."""

@@ -1,5 +1,6 @@
 """Streaming DataFrames through a flow: `stream(flow, pages=df, checkpoint=…)`.
 
+    CHECKPOINT/_flow.json       which flow it belongs to
     CHECKPOINT/spool/SOURCE     what Spark has read, until a snapshot of the job covers it
     CHECKPOINT/query/SOURCE     how far Spark is; written by Spark
     CHECKPOINT/state/           snapshots of the job
@@ -14,12 +15,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import os
 import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 from flamecore.errors import ConfigError, JobError
 from flamecore.flow import Flow
@@ -30,6 +33,7 @@ from flamecore.runtime.config.resolve import resolve
 from flamecore.runtime.engine.job import AnyJob
 from flamecore.runtime.launch import job_of
 from flamecore.toolkit.places import is_url
+from flamestream_spark.checkpoint import Checkpoint
 from flamestream_spark.flows import check_frames, check_named
 from flamestream_spark.queries import OutputMode, Query
 from flamestream_spark.source import SparkSource
@@ -41,9 +45,15 @@ from flamestream_spark.storage.place import Place, local_path
 from flamestream_spark.storage.places import made, place_of
 from flamestream_spark.tables.columns import kept_types
 
+_TAKE_OVER: Final = "spark.sql.streaming.stopActiveRunOnRestart"
+"""Spark's option for a query that is started again while it runs: whether the new run takes over, or is refused."""
 _LOOK_S: Final = 0.01
 _STOP_S: Final = 60.0
 _STEP_S: Final = 0.2
+
+_running: Final[WeakValueDictionary[str, Streaming]] = WeakValueDictionary()
+"""The last run of this program on each checkpoint."""
+_locks: Final[dict[str, threading.Lock]] = {}
 
 
 def stream(
@@ -55,6 +65,7 @@ def stream(
     workers: int = 2,
     trigger: Mapping[str, Any] | None = None,
     output_mode: OutputMode | Mapping[str, OutputMode] = "append",
+    replace: bool = False,
     settings: Mapping[str, Any] | None = None,
     **frames: Any,
 ) -> Streaming:
@@ -65,12 +76,15 @@ def stream(
         inputs: Streaming DataFrames by name of the source; or give them by keyword.
         checkpoint: A folder that executors reach, too, or a URL of an object store, whose file system the session needs
             to have. Started again with the same, everything goes on where it was, and nothing is lost
-            or comes twice, however it ended.
+            or comes twice, however it ended. It belongs to one flow, by name. If that still runs in this program,
+            it ends first, unless Spark's `spark.sql.streaming.stopActiveRunOnRestart` says that this is refused.
         workers: Number of workers. The outputs do not depend on it.
         trigger: When Spark makes a batch, as `DataStreamWriter.trigger` takes it: {"processingTime": "1 second"};
             with {"availableNow": True} everything ends when what is there has been read.
         output_mode: The rows that a batch has, for several sources by name: "append": those that are new, and stay as
             they are. "update", for aggregations: the new row of each key that has changed, in place of its former one.
+        replace: Whether to begin anew: the state of an earlier flow on this checkpoint is removed, and its output
+            replaced.
         settings: More configuration, as dotted keys: {"sink.counts.use": "nats", "sink.counts.subject": "counts"}.
         frames: Streaming DataFrames by name of the source.
 
@@ -78,6 +92,8 @@ def stream(
         The running flow.
 
     Raises:
+        ConfigError: The checkpoint belongs to another flow.
+        JobError: It is running in this program, and is not to be stopped.
         SourceError: A DataFrame is no stream, or Spark does not start it; or the rows of an aggregation do not tell
             their keys.
         FlameError: As `Flow.run`.
@@ -106,10 +122,14 @@ def stream(
         if f"sink.{sink.name}.use" not in extra:
             outputs[sink.name] = place.at(f"output/{sink.name}")
             options = {"use": "spark", "path": outputs[sink.name], "times": True}
+            # Without the word of the program nothing that was delivered goes, even if the state has gone.
+            options["mode"] = "replace" if replace else "resume"
             options["types"] = kept_types(sink.type, [frame.schema for frame in given.values()])
             chosen |= {f"sink.{sink.name}.{key}": value for key, value in options.items()}
     spec = resolve(make_config(from_program(chosen | extra)), flow)
     job = job_of(spec)
+    owned = Checkpoint(place, spec.name)
+    owned.check(replace=replace)
     queries = {
         name: Query(
             frame,
@@ -122,7 +142,35 @@ def stream(
         )
         for name, frame in given.items()
     }
-    return Streaming(spec, job, queries, outputs, spark)
+    key = place.url if is_url(place.url) else os.path.realpath(place.url)
+    with _locks.setdefault(key, threading.Lock()):
+        _end_former(key, spec.name, spark)
+        owned.take(replace=replace)
+        running = _running[key] = Streaming(spec, job, queries, outputs, spark)
+    return running
+
+
+def _end_former(url: str, name: str, spark: Any) -> None:
+    """End the run that this program has on a checkpoint.
+
+    Raises:
+        JobError: It is not to be ended, or does not end.
+    """
+    former = _running.get(url)
+    if former is None or not former.isActive:
+        return
+    if str(spark.conf.get(_TAKE_OVER, "true")).lower() == "false":
+        raise JobError(
+            f"job {name!r} is running on checkpoint {url} in this program, and {_TAKE_OVER} is false",
+            hint="Stop it first: running.stop(). Or let a new run take over, as Spark does by default.",
+        )
+    with contextlib.suppress(Exception):  # why it has failed, it says itself; another run may go on all the same
+        former.stop()
+    if former.isActive:
+        raise JobError(
+            f"the former run of job {name!r} on checkpoint {url} does not end",
+            hint="Look at it: running.progress(). A function of the flow may be busy; call stream() again later.",
+        )
 
 
 def _checkpoint(spark: Any, checkpoint: str | Path, source: str) -> Place:
@@ -177,6 +225,7 @@ class Streaming:
         self._thread = threading.Thread(target=self._run, name=f"job {spec.name}", daemon=True)
         try:
             for query in queries.values():
+                query.halted = self._halt
                 query.start()
         except BaseException:
             self._stop_queries()
@@ -339,11 +388,19 @@ class Streaming:
             FlameError: It has failed.
         """
         self._stop_queries()
+        self._drain()
+        if not self._wait(timeout):
+            raise JobError(f"job {self._spec.name!r} has not ended after {timeout:g} s")
+
+    def _drain(self) -> None:
         if self._loop is not None and self.isActive:
             with contextlib.suppress(RuntimeError):  # it has just ended
                 self._loop.call_soon_threadsafe(self._job.drain)
-        if not self._wait(timeout):
-            raise JobError(f"job {self._spec.name!r} has not ended after {timeout:g} s")
+
+    def _halt(self) -> None:
+        """End, as by `stop`, since somebody has stopped a query of it."""
+        if self._begun.wait(_STOP_S):
+            self._drain()
 
     def __enter__(self) -> Streaming:
         return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,8 +16,9 @@ import pytest
 
 import flamecore as fc
 import flamestream_spark
-from flamecore.errors import ConfigError, SourceError, UnknownKeyError
+from flamecore.errors import ConfigError, JobError, SinkError, SourceError, UnknownKeyError
 from flamecore.testing.progress import Patience
+from flamestream_spark.queries import Query
 from flamestream_spark.spool.spool import Batch, Spool, Taken
 from flamestream_spark.streaming import Streaming
 
@@ -175,6 +177,94 @@ def test_a_stream_whose_columns_change_is_refused_before_its_first_row(spark: An
     feed = changed.writeStream.format("flamestream").option("checkpointLocation", str(tmp_path / "feed"))
     with pytest.raises(Exception, match=r"column 'value' is of type int, and was of type string before"):
         feed.start(str(tmp_path / "spool")).processAllAvailable()
+
+
+def named(name: str) -> fc.Flow:
+    flow = fc.Flow(name)
+    flow.source("lines", str).key_by(word_of).count().sink("counts")
+    return flow
+
+
+def test_a_checkpoint_belongs_to_one_flow_until_it_is_replaced(spark: Any, tmp_path: Path) -> None:
+    """Another flow opens nothing; with `replace` nothing of the first one is left."""
+    add(tmp_path / "in", "a.txt", "a", "b")
+    lines = spark.readStream.text(str(tmp_path / "in"))
+    job = tmp_path / "job"
+
+    def run(flow: str, **options: Any) -> list[tuple[str, int]]:
+        trigger = {"availableNow": True}
+        with flamestream_spark.stream(named(flow), lines=lines, checkpoint=job, trigger=trigger, **options) as running:
+            running.awaitTermination()
+        return counts(running)
+
+    assert run("one") == [("a", 1), ("b", 1)]
+    add(tmp_path / "in", "b.txt", "a")
+    before = {path: path.stat().st_mtime_ns for path in job.rglob("*")}
+    with pytest.raises(ConfigError, match="belongs to flow 'one', and this is flow 'two'") as caught:
+        run("two")
+    assert "replace=True" in caught.value.hint
+    assert {path: path.stat().st_mtime_ns for path in job.rglob("*")} == before
+    assert run("one") == [("a", 1), ("b", 1), ("a", 2)]
+    assert sorted(run("two", replace=True)) == [("a", 1), ("a", 2), ("b", 1)]
+    add(tmp_path / "in", "c.txt", "b")
+    assert run("two")[-1] == ("b", 2)
+    with pytest.raises(ConfigError, match="belongs to flow 'two'"):
+        run("one")
+
+
+def test_output_is_not_replaced_because_the_state_has_gone(spark: Any, tmp_path: Path) -> None:
+    add(tmp_path / "in", "a.txt", "a", "b")
+    lines = spark.readStream.text(str(tmp_path / "in"))
+    with flamestream_spark.stream(named("one"), lines=lines, checkpoint=tmp_path / "job") as running:
+        running.processAllAvailable()
+    for folder in ("state", "query", "spool"):
+        shutil.rmtree(tmp_path / "job" / folder)
+    again = flamestream_spark.stream(named("one"), lines=lines, checkpoint=tmp_path / "job")
+    with pytest.raises(SinkError, match="cannot be resumed"):
+        again.awaitTermination(60)
+    assert counts(running) == [("a", 1), ("b", 1)]
+
+
+def test_a_stream_started_again_takes_over(spark: Any, tmp_path: Path) -> None:
+    add(tmp_path / "in", "a.txt", "a", "b")
+    lines = spark.readStream.text(str(tmp_path / "in"))
+    job = tmp_path / "job"
+    first = flamestream_spark.stream(named("one"), lines=lines, checkpoint=job)
+    first.processAllAvailable()
+    (tmp_path / "link").symlink_to(job)
+    with flamestream_spark.stream(named("one"), lines=lines, checkpoint=tmp_path / "link") as second:
+        assert not first.isActive
+        assert first.exception() is None
+        add(tmp_path / "in", "b.txt", "a")
+        second.processAllAvailable()
+        assert counts(second) == [("a", 1), ("b", 1), ("a", 2)]
+        spark.conf.set("spark.sql.streaming.stopActiveRunOnRestart", "false")
+        try:
+            with pytest.raises(JobError, match="is running on checkpoint"):
+                flamestream_spark.stream(named("one"), lines=lines, checkpoint=job)
+        finally:
+            spark.conf.unset("spark.sql.streaming.stopActiveRunOnRestart")
+        assert second.isActive
+
+
+def test_a_query_that_others_stop_ends_the_run_and_not_the_stream(spark: Any, tmp_path: Path) -> None:
+    add(tmp_path / "in", "a.txt", "a", "b")
+    lines = spark.readStream.text(str(tmp_path / "in"))
+    running = flamestream_spark.stream(named("one"), lines=lines, checkpoint=tmp_path / "job")
+    running.processAllAvailable()
+    running.queries["lines"].query.stop()
+    assert running.awaitTermination(60)
+    assert not (tmp_path / "job" / "spool" / "lines" / "_end.json").exists()
+    spool = Spool(tmp_path / "spool", "lines")
+    alone = Query(lines, spool, "lines", tmp_path / "query")
+    alone.start()
+    alone.query.stop()
+    limit = Patience(60)
+    while spool.place.read("_failed.json") is None:
+        assert not limit.passed()
+        time.sleep(0.01)
+    with pytest.raises(SourceError, match="was stopped by others"):
+        spool.over(1)
 
 
 def test_a_query_that_fails_fails_the_job(spark: Any, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, ClassVar, Final
 
 import msgspec
@@ -26,6 +27,7 @@ from flamestream_spark.session.session import HOST, active, in_task, name_of, na
 from flamestream_spark.spool.feeding import Feeding, failed
 from flamestream_spark.spool.ordering import ORDER_BY, Ordered, in_order
 from flamestream_spark.spool.reader import Feeds, RowsReader
+from flamestream_spark.spool.rows import check_begin
 from flamestream_spark.spool.spool import Spool
 from flamestream_spark.storage.hadoop import check_reach
 from flamestream_spark.storage.place import local_path
@@ -119,6 +121,7 @@ class SparkSource(Source):
         if options.spool:
             place_of(options.spool, f"{where}.spool")  # which refuses a place that is of no use
         self._fed_elsewhere = not known
+        self._run = ""
         self.reader: RowsReader | None = None
         """The last one that was opened."""
 
@@ -150,6 +153,15 @@ class SparkSource(Source):
         path = self.options.path
         return path if isinstance(path, tuple) else (path,) if path else ()
 
+    async def find_end(self, partition: str) -> Any:
+        """Return a name for what Spark reads in this run, and the spool keeps; another run reads it anew."""
+        bounded = self.capabilities.bounded and not self._fed_elsewhere
+        return token_hex(8) if bounded and self.options.spool else None
+
+    async def open_until(self, partition: str, position: Any, end: Any) -> Reader:
+        self._run = str(end)
+        return await self.open(partition, position)
+
     async def open(self, partition: str, position: Any = None) -> Reader:
         if position is not None and not self.capabilities.replayable:
             raise self._error("its rows have no stable order, so it cannot be gone on with", ORDER_BY)
@@ -164,6 +176,7 @@ class SparkSource(Source):
                 raise self._error("a worker on Spark has no session to read with", 'Say where rows pass: spool = "…".')
             spool = Spool(options.spool, name)
             spool.open()
+            _check_begin(spool, after)
             job = self.context.job if options.ends and not in_task() else None  # what a task logs, nobody reads
             return RowsReader(name, spool, self._payloads, after, keep=options.keep, job=job)
         if (held := self._held_already(after)) is not None:
@@ -191,6 +204,7 @@ class SparkSource(Source):
         with ExitStack() as stack:
             spark = stack.enter_context(session(options.master, options.config))
             spool = Spool(_absolute(options.spool), name)
+            _check_begin(spool, after)
             query = self._query(spark, spool)
             return RowsReader(
                 name, spool, self._payloads, after, feeding=query, keep=options.keep, held=stack.pop_all()
@@ -215,9 +229,13 @@ class SparkSource(Source):
         with named_jobs(spark, name_of(self.context.job, f"look at {self.context.name}")):
             ordered = self._ordered(self.frame(spark))
         spool.clear()
-        feeding = Feeding(spool, ordered, self.context.name, self.fingerprint(), failed, self.context.job)
+        feeding = Feeding(spool, ordered, self.context.name, self._origin(), failed, self.context.job)
         feeding.start()
         return feeding
+
+    def _origin(self) -> str:
+        """Return a text that identifies the input, and the run that has it read."""
+        return f"{self.fingerprint()} {self._run}"
 
     def _query(self, spark: Any, spool: Spool, failed: Callable[[FlameError], None] | None = None) -> Query:
         frame = fitted(self.frame(spark), self.context.name)
@@ -231,12 +249,12 @@ class SparkSource(Source):
         return query
 
     def _held_already(self, after: tuple[int, str] | None) -> Spool | None:
-        """Return the spool, if it has everything that is left to read, or None."""
+        """Return the spool, if it has everything that this run has left to read, or None."""
         if not self.options.spool or after is None:
             return None
         spool = Spool(self.options.spool, self.context.name)
         order = spool.announced()
-        if order is None or order.of != self.fingerprint() or spool.completed(0) is None:
+        if order is None or order.of != self._origin() or spool.completed(0) is None:
             return None
         return spool if spool.taken().row <= after[0] + 1 else None
 
@@ -346,6 +364,11 @@ def _unfit(options: SparkSourceOptions) -> Iterator[tuple[str, str]]:
         yield "a stream reads one path", "Give their common folder, or a pattern."
     if not options.spool:
         yield "a stream needs a place for what has come", 'Say: spool = "FOLDER".'
+
+
+def _check_begin(spool: Spool, after: tuple[int, str] | None) -> None:
+    """Make sure that a spool still has the row behind a position, while nothing else is open."""
+    check_begin(spool, 0 if after is None else after[0] + 1)
 
 
 def _absolute(spool: str) -> str:

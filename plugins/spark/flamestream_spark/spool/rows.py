@@ -46,12 +46,7 @@ def rows_of(
     Raises:
         SourceError: A part cannot be read, is no longer there, or nothing more comes because of a fault.
     """
-    at = spool.taken()
-    if after < at.row:
-        raise spool.error(
-            f"rows from {after} on are wanted, and those below {at.row} have been taken away",
-            "They go when a snapshot of the job has them: bring its state back, or start afresh, with new folders.",
-        )
+    at = check_begin(spool, after)
     order = spool.announced()
     wait_s = _WAIT_S
     early: dict[tuple[int, int], str] = {}
@@ -84,6 +79,21 @@ def rows_of(
         if read is not None:
             read(following)
         at = following
+
+
+def check_begin(spool: Spool, after: int) -> Taken:
+    """Return the place where reading begins, which must not be behind a row.
+
+    Raises:
+        SourceError: It is: rows from this one on have been taken away.
+    """
+    at = spool.taken()
+    if after < at.row:
+        raise spool.error(
+            f"rows from {after} on are wanted, and those below {at.row} have been taken away",
+            "They go when a snapshot of the job has them: bring its state back, or start afresh, with new folders.",
+        )
+    return at
 
 
 def _part(

@@ -27,7 +27,7 @@ from flamestream_spark import UnstableOrderWarning
 from flamestream_spark.source import SparkSource, says_what
 from flamestream_spark.spool.feeding import failed, write_batch
 from flamestream_spark.spool.ordering import has_stable_order, in_order
-from flamestream_spark.spool.spool import Spool
+from flamestream_spark.spool.spool import Spool, Taken
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -398,6 +398,72 @@ def test_a_failed_job_resumes(format: str, tmp_path: Path) -> None:
         sums[n % 3] += n
         expected.append((str(n % 3), sums[n % 3]))  # nothing says what type the key is of
     assert found == expected
+
+
+def test_a_run_after_a_finished_one_reads_what_has_come_though_the_spool_is_kept(spark: Any, tmp_path: Path) -> None:
+    flow = fc.Flow("numbers")
+    flow.source("numbers", int).map(str).sink("texts")
+    settings = {
+        "source.numbers.use": "spark",
+        "source.numbers.sql": "select n from numbers",
+        "source.numbers.order_by": ["n"],
+        "source.numbers.spool": str(tmp_path / "spool"),
+        "source.numbers.keep": True,
+    }
+    for rows, new in ((3, ["0", "1", "2"]), (5, ["3", "4"]), (5, [])):
+        spark.range(rows).withColumnRenamed("id", "n").createOrReplaceTempView("numbers")
+        assert flow.run(settings=settings, state=tmp_path / "state.db")["texts"] == new
+
+
+def test_the_end_of_a_run_is_kept_while_it_has_not_finished(spark: Any, tmp_path: Path) -> None:
+    options = {"sql": "select n from numbers", "order_by": ("n",), "spool": str(tmp_path / "spool"), "keep": True}
+
+    async def rows(after: Any, end: Any) -> tuple[list[Any], Any]:
+        reader = await source(int, **options).open_until("", after, end)
+        try:
+            values: list[Any] = []
+            last: Any = None
+            for _ in range(2):
+                batch = await reader.read(1)
+                assert batch is not None
+                values += batch.values
+                last = last or batch.positions[-1]
+            while (batch := await reader.read(100)) is not None:
+                values += batch.values
+            return values, last
+        finally:
+            await reader.aclose()
+
+    async def runs() -> None:
+        made = source(int, **options)
+        first, second = await made.find_end(""), await made.find_end("")
+        spark.range(4).withColumnRenamed("id", "n").createOrReplaceTempView("numbers")
+        found, position = await rows(None, first)
+        assert found == [0, 1, 2, 3]
+        spark.range(6).withColumnRenamed("id", "n").createOrReplaceTempView("numbers")
+        assert (await rows(position, first))[0] == [2, 3], "the same run, after a crash"
+        assert (await rows(position, second))[0] == [2, 3, 4, 5], "a run after it"
+
+    asyncio.run(runs())
+
+
+def test_a_source_that_cannot_begin_is_refused_before_output_is_replaced(tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "spool", "counts")
+    spool.open()
+    spool.forget(Taken(5, 1))
+    (tmp_path / "out.jsonl").write_text('{"delivered": true}\n')
+    flow = fc.Flow("counts")
+    flow.source("counts", dict).sink("out")
+    settings = {
+        "source.counts.use": "spark",
+        "source.counts.spool": str(tmp_path / "spool"),
+        "source.counts.ends": True,
+        "sink.out.use": "jsonl",
+        "sink.out.path": str(tmp_path / "out.jsonl"),
+    }
+    with pytest.raises(SourceError, match="rows from 0 on are wanted, and those below 5 have been taken away"):
+        flow.run(settings=settings)
+    assert (tmp_path / "out.jsonl").read_text() == '{"delivered": true}\n'
 
 
 def test_a_job_reads_with_a_session_of_its_own_and_ends_it(tmp_path: Path) -> None:

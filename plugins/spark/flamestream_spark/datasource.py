@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any, Final
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql.datasource import (
     DataSource,
@@ -25,6 +26,7 @@ from pyspark.sql.datasource import (
     InputPartition,
     WriterCommitMessage,
 )
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from flamecore.errors import ConfigError, SourceError
 from flamestream_spark.spool.parts import write_parts
@@ -33,7 +35,7 @@ from flamestream_spark.storage.hadoop import has_file_system
 from flamestream_spark.storage.place import Place
 from flamestream_spark.storage.places import place_of
 from flamestream_spark.tables.columns import check, types_of
-from flamestream_spark.tables.outputs import NAME, Offset, Output, output_of
+from flamestream_spark.tables.outputs import NAME, Offset, Output, has_grown, output_of
 
 BATCHES: Final = "df.write"
 """The query in the names of batches that no query numbers."""
@@ -72,10 +74,10 @@ class FlamestreamDataSource(DataSource):
         )
 
     def reader(self, schema: Any) -> DataSourceReader:
-        return OutputReader(self._place().url)
+        return OutputReader(self._place().url, to_arrow_schema(schema))
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:
-        return OutputStream(self._place().url)
+        return OutputStream(self._place().url, to_arrow_schema(schema))
 
     def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamArrowWriter:
         spool = self._spool()
@@ -141,7 +143,7 @@ def read_output(spark: Any, url: str) -> Any:
         url: A folder or a URL, with files.
     """
     if has_file_system(spark, url):
-        return spark.read.parquet(url)
+        return spark.read.option("mergeSchema", has_grown(place_of(url, "path"))).parquet(url)
     register(spark)
     return spark.read.format(NAME).load(url)
 
@@ -165,32 +167,43 @@ def _output(url: str) -> Output:
     return output_of(place_of(url, "path"))
 
 
-def _read(partition: InputPartition) -> Iterator[Any]:
+def _read(partition: InputPartition, schema: Any) -> Iterator[Any]:
+    """Yield the rows of files, each with the columns of the schema: files from before a column came have null in it."""
     for folder, paths in groupby(partition.value, key=lambda path: path.rpartition("/")[0]):
         place = place_of(folder, "path")
         for path in paths:
             with place.open(path.rpartition("/")[2]) as opened, pq.ParquetFile(opened) as file:
-                yield from file.iter_batches()
+                yield from (_fitted(batch, schema) for batch in file.iter_batches())
+
+
+def _fitted(batch: Any, schema: Any) -> Any:
+    names = batch.schema.names
+    if names == schema.names:
+        return batch
+    columns = [
+        batch.column(field.name) if field.name in names else pa.nulls(len(batch), field.type) for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema.names)
 
 
 class OutputReader(DataSourceReader):
     """A reader of the files that are there."""
 
-    def __init__(self, url: str) -> None:
-        self._url = url
+    def __init__(self, url: str, schema: Any) -> None:
+        self._url, self._schema = url, schema
 
     def partitions(self) -> Sequence[InputPartition]:
         return _spread(_output(self._url).files())
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        return _read(partition)
+        return _read(partition, self._schema)
 
 
 class OutputStream(DataSourceStreamReader):
     """A reader of the files that are there, and of those to come."""
 
-    def __init__(self, url: str) -> None:
-        self._url = url
+    def __init__(self, url: str, schema: Any) -> None:
+        self._url, self._schema = url, schema
 
     def initialOffset(self) -> Offset:
         return {"run": "", "time": 0}
@@ -202,7 +215,7 @@ class OutputStream(DataSourceStreamReader):
         return _spread(_output(self._url).between(start, end))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        return _read(partition)
+        return _read(partition, self._schema)
 
 
 # -- input of a job --------------------------------------------------------------------------------------------------

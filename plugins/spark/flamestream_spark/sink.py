@@ -39,6 +39,7 @@ from flamestream_spark.tables.delta_objects import SCHEMES, DeltaObjects
 from flamestream_spark.tables.delta_table import DeltaTable
 from flamestream_spark.tables.folder import Folder
 from flamestream_spark.tables.partitions import check_columns
+from flamestream_spark.tables.schemas import Schema, columns_of
 
 
 class SparkSinkOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -52,6 +53,8 @@ class SparkSinkOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
             state resumes its own, whatever this says.
         partition_by: Columns whose values are folders, as Spark has them: `letter=a`. Texts, whole numbers or dates.
         key: Columns of a Delta table that holds one row for each of their values, the one that came last.
+        schema: Fate of columns that the output which is there does not have: "keep" refuses them; "add" adds them, and
+            rows that are there have null in them.
         times: Whether each row says its global time, in columns `_time`, `_front` and `_place`, which order the rows.
         types: Spark's types of columns whose hints leave them open: of a `datetime` "timestamp" (the default, with a
             zone) or "timestamp_ntz", of a `Decimal` "decimal(P,S)" ("decimal(38,18)").
@@ -67,6 +70,7 @@ class SparkSinkOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     mode: Mode = "replace"
     partition_by: tuple[str, ...] = ()
     key: tuple[str, ...] = ()
+    schema: Schema = "keep"
     times: bool = False
     types: dict[str, str] = {}
     table: str = ""
@@ -131,6 +135,12 @@ class SparkSink(Sink):
                 hint='Use format = "delta" for a table that holds the last row of each key.',
                 path=f"{where}.key",
             )
+        if options.schema == "add" and options.format == "csv":
+            raise ConfigError(
+                f"{where}.schema: files of format 'csv' have no columns but by their places, so none can be added",
+                hint='Use format = "parquet", "json" or "delta"; or write to another place.',
+                path=f"{where}.schema",
+            )
         if options.table and options.partition_by and options.format != "delta":
             raise ConfigError(
                 f"{where}: a table of a catalogue over folders of partitions would have to be told of each new one",
@@ -186,17 +196,19 @@ class SparkSink(Sink):
             by, key = self.options.partition_by, self.options.key
             told = self.options.storage_options
             place = DeltaObjects(self._url, told) if self._far else FolderPlace(self._path)
-            return DeltaTable(place, self.context, mode, self._form.schema, by, key, told)
+            return DeltaTable(place, self.context, mode, self._form.schema, by, key, told, self.options.schema)
         if self._far:
             return self._claimed()
-        return Folder(self._path, self.context, mode, format, self.options.partition_by)
+        by, columns = self.options.partition_by, columns_of(self._form.schema)
+        return Folder(self._path, self.context, mode, format, by, columns, self.options.schema)
 
     def _claimed(self) -> ClaimedFolder:
         options, write = self.options, self._write
         rows = self._form.schema.empty_table().drop_columns(list(options.partition_by))
         place = place_of(self._url, f"sink.{self.context.name}.path", options.storage_options)
         empty = written(lambda path: write(rows, path))
-        return ClaimedFolder(place, self.context, options.mode, options.format, empty, options.partition_by)
+        by, columns = options.partition_by, columns_of(self._form.schema)
+        return ClaimedFolder(place, self.context, options.mode, options.format, empty, by, columns, options.schema)
 
     def _listed(self, stack: ExitStack) -> Listing:
         """Return the entry of the table, checked before anything in the folder changes."""

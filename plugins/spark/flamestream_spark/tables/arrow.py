@@ -12,7 +12,7 @@ import decimal
 import json
 import re
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, Union, get_args, get_origin
 
 import msgspec
@@ -241,7 +241,8 @@ class Form:
             where: Path of `types` in the configuration, for errors.
 
         Raises:
-            ConfigError: There is no such column, or the type is not one of its hint's.
+            ConfigError: There is no such column, or the type is not one of its hint's; or two columns differ by case
+                alone.
         """
         table = Table.of(type_)
         wanted = dict(types or {})
@@ -270,7 +271,15 @@ class Form:
             raise ConfigError(f"{where}: there is no column {name!r}", hint=suggestion(name, names), path=where)
         if times:
             fields += zip(TIMES, _TIME_TYPES, strict=True)
-        return cls(table, _with_intervals(pa.schema(fields)), converts, times)
+        schema = pa.schema(fields)
+        if two := _alike(schema):
+            raise ConfigError(
+                f"{where.removesuffix('.types')}: there are columns {two[0]!r} and {two[1]!r}, which are one to "
+                "Spark and to Delta Lake: they do not distinguish case",
+                hint="Give one of the fields another name; or map the payload before the sink.",
+                path=where.removesuffix(".types"),
+            )
+        return cls(table, _with_intervals(schema), converts, times)
 
     def make(self, payloads: Sequence[Any], orders: Sequence[bytes] = ()) -> Any:
         """Make a `pyarrow.Table` with a row for each payload.
@@ -347,6 +356,19 @@ def remedy(error: Exception) -> str:
     return (
         f"Map the payload before the sink, or give the column another type in the sink's options: types = {{{entry}}}."
     )
+
+
+def _alike(fields: Iterable[Any]) -> tuple[str, str] | None:
+    """Return two names of a record, also of one within a column, that differ by case alone."""
+    names: dict[str, str] = {}
+    for field in fields:
+        if (other := names.setdefault(field.name.lower(), field.name)) != field.name:
+            return other, field.name
+        kind = field.type
+        inner = [kind.field(number) for number in range(kind.num_fields)]
+        if (two := _alike(inner)) is not None:
+            return two
+    return None
 
 
 def _with_intervals(schema: Any) -> Any:

@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from secrets import token_hex
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -30,6 +31,7 @@ from flamecore.model.meta import MIN_TIME
 from flamestream_spark.storage.objects import written
 from flamestream_spark.storage.place import Place
 from flamestream_spark.tables.partitions import pieces_of
+from flamestream_spark.tables.schemas import OtherColumnsError, Schema, grown
 
 CLAIMS: Final = "_flamestream"
 CLAIMED_PART: Final = re.compile(r"part-([0-9a-f]{8})-(-?\d{19,20})-(\d+)\.\w+")
@@ -52,6 +54,8 @@ class Claim(msgspec.Struct, frozen=True):
         files: Those of the batch.
         void: Files of a batch that has come to nothing.
         opens: Whether it only says that a run has opened the output, and the claim before still counts.
+        columns: Types of all columns, by name; empty: not known.
+        added: Whether some of them came later, so that older files do not have them.
     """
 
     fingerprint: str
@@ -63,6 +67,8 @@ class Claim(msgspec.Struct, frozen=True):
     files: tuple[str, ...] = ()
     void: tuple[str, ...] = ()
     opens: bool = False
+    columns: dict[str, str] = {}
+    added: bool = False
 
 
 class ClaimedFolder:
@@ -75,11 +81,22 @@ class ClaimedFolder:
         suffix: Ending of the names of files.
         empty: A file with no rows.
         partitions: Columns whose values are folders.
+        columns: Types of all columns, by name.
+        schema: Fate of columns that are new to what is there.
     """
 
     def __init__(
-        self, place: Place, context: EdgeContext, mode: Mode, suffix: str, empty: bytes, partitions: Sequence[str] = ()
+        self,
+        place: Place,
+        context: EdgeContext,
+        mode: Mode,
+        suffix: str,
+        empty: bytes,
+        partitions: Sequence[str] = (),
+        columns: Mapping[str, str] = MappingProxyType({}),
+        schema: Schema = "keep",
     ) -> None:
+        self._columns, self._schema = dict(columns), schema
         self._place, self._context, self._mode = place, context, mode
         self._suffix, self._empty, self._partitions = suffix, empty, tuple(partitions)
         self._mine: Claim | None = None
@@ -127,6 +144,14 @@ class ClaimedFolder:
             raise self.error(
                 f"{self._place.url} is partitioned by {was}", "Say so in partition_by, or write to another place."
             )
+        columns, added = self._columns, False
+        if known and held is not None and (resumed or self._mode == "append"):
+            try:
+                before = held.columns or columns
+                columns = grown(before, columns, self._schema)
+                added = held.added or columns != before
+            except OtherColumnsError as error:
+                raise self.error(f"{self._place.url} {error}", error.hint) from error
         first = Claim(self._context.fingerprint, owner, ())
         number = max(numbers, default=-1) + 1
         if not self._create(number, msgspec.structs.replace(held or first, owner=owner, opens=True)):
@@ -140,7 +165,15 @@ class ClaimedFolder:
         else:
             runs, reached = (*(held.runs if held and self._mode == "append" else ()), token_hex(4)), MIN_TIME
         made = Claim(
-            self._context.fingerprint, owner, runs, self._partitions, since=reached, time=reached, void=tuple(void)
+            self._context.fingerprint,
+            owner,
+            runs,
+            self._partitions,
+            since=reached,
+            time=reached,
+            void=tuple(void),
+            columns=columns,
+            added=added,
         )
         self._number = number + 1
         return made if self._create(self._number, made) else None

@@ -70,12 +70,11 @@ def gist_of(error: Exception) -> str:
     return ": ".join(lines).strip(": ") or type(error).__name__
 
 
-def unfit(table: Any, ours: Any, partitions: Sequence[str] = ()) -> str:
-    """Return why a table does not allow a plain append of a file; empty: it does.
+def unfit(table: Any, partitions: Sequence[str] = ()) -> str:
+    """Return why a table does not allow a plain append of a file of its columns; empty: it does.
 
     Args:
         table: A `deltalake.DeltaTable`.
-        ours: The `deltalake.Schema` of the file.
         partitions: The columns by which the files are cut.
     """
     theirs, protocol, parted = table.schema(), table.protocol(), table.metadata().partition_columns
@@ -85,18 +84,7 @@ def unfit(table: Any, ours: Any, partitions: Sequence[str] = ()) -> str:
         return "has features that a writer must keep, and this sink does not"
     if "delta.invariants" in theirs.to_json():
         return "has invariants, which this sink does not check"
-    differ = _difference(theirs, ours)
-    return f"has other columns than the output: {differ}" if differ else ""
-
-
-def _difference(theirs: Any, ours: Any) -> str:
-    """Return the first difference of two schemas; empty: they are the same."""
-    there = {field.name: str(field.type) for field in theirs.fields}
-    here = {field.name: str(field.type) for field in ours.fields}
-    for name in (*here, *there):
-        if here.get(name) != there.get(name):
-            return f"{name!r} is {there.get(name, 'not in the table')}, and {here.get(name, 'not in the output')}"
-    return "" if list(there) == list(here) else f"{', '.join(there)}, in this order"
+    return ""
 
 
 def unknown_to(error: Exception) -> bool:

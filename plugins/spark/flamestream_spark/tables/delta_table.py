@@ -18,6 +18,7 @@ from secrets import token_hex
 from typing import Any, Final
 
 import msgspec
+import pyarrow as pa
 
 from flamecore.abc.sink import Mode, check_time, goes_on, taken_over
 from flamecore.abc.source import EdgeContext
@@ -26,10 +27,11 @@ from flamecore.model.meta import MIN_TIME
 from flamestream_spark.storage.folder import FolderPlace
 from flamestream_spark.tables.delta import LOG, delta_rs, gist_of, unfit
 from flamestream_spark.tables.delta_objects import DeltaObjects
-from flamestream_spark.tables.partitions import Piece, last_of, pieces_of
+from flamestream_spark.tables.partitions import LONGEST_BYTES, Piece, last_of, pieces_of
+from flamestream_spark.tables.schemas import OtherColumnsError, Schema, grown
 
 _PROPERTY: Final = "flamestream"
-_PART: Final = re.compile(r"part-([0-9a-f]{8})-(-?\d{19,20})-[0-9a-f]{16}\.parquet")
+_PART: Final = re.compile(r"part-([0-9a-f]{8})-(-?\d{19,20})-[0-9a-f]{16}(?:-\d+)?\.parquet")
 _TRIES: Final = 10
 """Maximum attempts of a commit that conflicts with other writers of the table."""
 
@@ -62,6 +64,7 @@ class DeltaTable:
         key: Columns of which each row has values of its own: one that comes takes the place of the former. Without it
             all rows stay.
         options: Options of delta-rs for an object store.
+        new: Fate of columns that are new to the table.
     """
 
     def __init__(
@@ -73,7 +76,9 @@ class DeltaTable:
         partitions: Sequence[str] = (),
         key: Sequence[str] = (),
         options: Mapping[str, str] | None = None,
+        new: Schema = "keep",
     ) -> None:
+        self._new: Schema = new
         self._place, self._options = place, dict(options or {}) or None
         self._partitions = list(partitions)
         self._key = tuple(key)
@@ -154,6 +159,8 @@ class DeltaTable:
             )
         if why and not replaced:
             raise self.error(f"Delta table {self._place.url} {why}", "Write to a table of its own.")
+        if not replaced:
+            self._add_columns()
         run = held.run if resumed and held is not None else token_hex(4)
         self._mine = Owner(self._context.fingerprint, token_hex(8), run, whole)
         if not replaced:
@@ -182,7 +189,26 @@ class DeltaTable:
         )
 
     def _unfit(self) -> str:
-        return unfit(self._table, self._rs.Schema.from_arrow(self._schema), self._partitions)
+        """Return why the table does not allow a plain append; empty: it does, perhaps with more columns."""
+        try:
+            self._grown()
+        except OtherColumnsError as error:
+            return unfit(self._table, self._partitions) or str(error)
+        return unfit(self._table, self._partitions)
+
+    def _grown(self) -> dict[str, str]:
+        there = {field.name: str(field.type) for field in self._table.schema().fields}
+        here = {field.name: str(field.type) for field in self._rs.Schema.from_arrow(self._schema).fields}
+        return grown(there, here, self._new)
+
+    def _add_columns(self) -> None:
+        """Add columns that are new to the table, and write in its order of columns from now on."""
+        there = {field.name for field in self._table.schema().fields}
+        if new := [field for field in self._rs.Schema.from_arrow(self._schema).fields if field.name not in there]:
+            self._table.alter.add_columns(new)
+            self._table.update_incremental()
+        names = [field.name for field in self._table.schema().fields]
+        self._schema = pa.schema([self._schema.field(name) for name in names], self._schema.metadata)
 
     def put(self, time: int, table: Any, write: Callable[[Any, Path], None]) -> None:
         """Add the rows of a batch, or put them in the place of those of the same keys.
@@ -199,6 +225,7 @@ class DeltaTable:
         """
         assert self._mine is not None, "write before open"
         check_time(self._context, time, self._time)
+        table = table.select(self._schema.names)
         if self._key:
             for name in self._key:
                 lacking = {None, ""} if name in self._partitions else {None}
@@ -209,8 +236,13 @@ class DeltaTable:
             with self._lock:
                 self._commit(time, partial(self._merge, last_of(table, self._key)))
             return
-        name = f"part-{self._mine.run}-{time:020d}-{self._mine.owner}.parquet"
-        pieces = [(f"{piece.folder}/{name}".lstrip("/"), piece) for piece in pieces_of(table, self._partitions)]
+        longest_bytes = LONGEST_BYTES if isinstance(self._place, FolderPlace) else None
+        cut = pieces_of(table, self._partitions, longest_bytes)
+        # With numbers of their own, since a file system that does not distinguish case takes two folders for one. The
+        # log has the values.
+        stem = f"part-{self._mine.run}-{time:020d}-{self._mine.owner}"
+        names = [f"{stem}-{number}.parquet" if self._partitions else f"{stem}.parquet" for number in range(len(cut))]
+        pieces = [(f"{piece.folder}/{name}".lstrip("/"), piece) for name, piece in zip(names, cut, strict=True)]
         put: list[str] = []
         actions = []
         try:

@@ -16,10 +16,11 @@ A batch of which some are missing is the last one of a run that died, and goes w
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePath
 from secrets import token_hex
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -29,7 +30,8 @@ from flamecore.abc.source import EdgeContext
 from flamecore.errors import SinkError
 from flamecore.model.meta import MIN_TIME
 from flamestream_spark.spool.parts import force
-from flamestream_spark.tables.partitions import pieces_of
+from flamestream_spark.tables.partitions import LONGEST_BYTES, FoldedNameError, Folders, pieces_of
+from flamestream_spark.tables.schemas import OtherColumnsError, Schema, grown
 
 MANIFEST: Final = "_flamestream.json"
 _LOCK: Final = "_flamestream.lock"
@@ -45,6 +47,8 @@ class Manifest(msgspec.Struct, frozen=True):
         runs: Names of the runs whose files count, in order. Files of others are of a run that was to be replaced.
         time: Everything below it is there, whatever the names of the files say.
         partitions: The columns whose values are folders.
+        columns: Types of all columns, by name; empty: not known.
+        added: Whether some of them came later, so that older files do not have them.
     """
 
     fingerprint: str
@@ -52,6 +56,8 @@ class Manifest(msgspec.Struct, frozen=True):
     runs: tuple[str, ...]
     time: int = MIN_TIME
     partitions: tuple[str, ...] = ()
+    columns: dict[str, str] = {}
+    added: bool = False
 
 
 class _Part(NamedTuple):
@@ -91,17 +97,28 @@ class Folder:
         mode: Fate of files that are there.
         suffix: Ending of the names of files.
         partitions: Columns whose values are folders.
+        columns: Types of all columns, by name.
+        schema: Fate of columns that are new to what is there.
     """
 
     def __init__(
-        self, path: Path, context: EdgeContext, mode: Mode, suffix: str, partitions: Sequence[str] = ()
+        self,
+        path: Path,
+        context: EdgeContext,
+        mode: Mode,
+        suffix: str,
+        partitions: Sequence[str] = (),
+        columns: Mapping[str, str] = MappingProxyType({}),
+        schema: Schema = "keep",
     ) -> None:
         self.path = path
+        self._columns, self._schema = dict(columns), schema
         self._partitions = tuple(partitions)
         self._context = context
         self._mode = mode
         self._suffix = suffix
         self._mine: Manifest | None = None
+        self._folders_made = Folders(path)
 
     @property
     def time(self) -> int:
@@ -136,6 +153,14 @@ class Folder:
                 raise self.error(
                     f"folder {self.path} is partitioned by {was}", "Say so in partition_by, or write to another folder."
                 )
+            columns, added = self._columns, False
+            if known and held is not None and (resumed or self._mode == "append"):
+                try:
+                    before = held.columns or columns
+                    columns = grown(before, columns, self._schema)
+                    added = held.added or columns != before
+                except OtherColumnsError as error:
+                    raise self.error(f"folder {self.path} {error}", error.hint) from error
             if resumed and held is not None:
                 runs = held.runs
                 last = max((part.time for part in parts if part.run == runs[-1]), default=MIN_TIME)
@@ -143,7 +168,9 @@ class Folder:
             else:
                 keep = held.runs if held is not None and self._mode == "append" else ()
                 runs, reached = (*keep, token_hex(4)), MIN_TIME
-            self._mine = Manifest(self._context.fingerprint, token_hex(8), runs, reached, self._partitions)
+            self._mine = Manifest(
+                self._context.fingerprint, token_hex(8), runs, reached, self._partitions, columns, added
+            )
             self._say(self._mine)
             # From here on they do not count; until here they did.
             for part in parts:
@@ -176,19 +203,26 @@ class Folder:
 
         Raises:
             TimeRegressionError: `time` is below an earlier one.
-            SinkError: Another run has taken over.
+            SinkError: Another run has taken over; or the folders of two values have one name.
+            Unencodable: The name of a folder is too long.
             OSError: The disk says no; nothing is left behind.
         """
         assert self._mine is not None, "write before open"
         check_time(self._context, time, self._mine.time)
-        pieces = pieces_of(table, self._partitions)
+        pieces = pieces_of(table, self._partitions, LONGEST_BYTES)
         count = f"-of-{len(pieces)}" if self._partitions else ""
         name = f"part-{self._mine.runs[-1]}-{time:020d}{count}.{self._suffix}"
-        folders = [self.path / piece.folder for piece in pieces]
+        try:
+            folders = [self._folders_made.make(piece.folder) for piece in pieces]
+        except FoldedNameError as error:
+            raise self.error(
+                f"the file system has no folder {error} beside those that are there: to it, their names are equal",
+                "Write to a file system that distinguishes case and keeps blanks and dots at the end of a name; or map "
+                "the column, such as to lower case.",
+            ) from error
         hidden = [folder / f".{name}-{self._mine.owner}" for folder in folders]
         try:
-            for piece, folder, file in zip(pieces, folders, hidden, strict=True):
-                folder.mkdir(parents=True, exist_ok=True)
+            for piece, file in zip(pieces, hidden, strict=True):
                 write(piece.table, file)
                 force(str(file))
             with self._locked():

@@ -59,6 +59,15 @@ def output_of(place: Place) -> Output:
     return TableOutput(place) if place.names(LOG) else FilesOutput(place)
 
 
+def has_grown(place: Place) -> bool:
+    """Return whether files of an output lack columns that came later."""
+    if is_url(place.url):
+        found = settled(place)
+        return found is not None and found[0].added
+    manifest = read_manifest(Path(place.url))
+    return manifest is not None and manifest.added
+
+
 def _wrong(what: str, hint: str, position: str = "") -> SourceError:
     return SourceError(what, hint=hint, source=NAME, position=position)
 
@@ -103,7 +112,7 @@ class FilesOutput:
     def schema(self) -> Any:
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        for file in self._begun().files:
+        for file in self._begun().files[-1:]:  # the last one has all columns: they are only added to
             with self._place.open(file.name) as opened:
                 return from_arrow_schema(pq.read_schema(opened))
         return None

@@ -6,13 +6,17 @@ The folders are named as Spark and Hive name them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
 from flamecore.errors import ConfigError
 from flamecore.suggest import suggestion
+from flamecore.toolkit.records.plain import Unencodable
 
+LONGEST_BYTES: Final = 255
+"""Most bytes in the name of a folder on a disk, and in HDFS."""
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 _ESCAPED: Final = frozenset("\"#%'*/:=?\\{[]^\x7f") | {chr(code) for code in range(32)}
 
@@ -31,8 +35,58 @@ class Piece(NamedTuple):
     table: Any
 
 
-def pieces_of(table: Any, columns: Sequence[str]) -> list[Piece]:
-    """Cut a `pyarrow.Table`, into one piece if there are no columns to cut by."""
+class FoldedNameError(Exception):
+    """A folder has another name than it was made by. Argument: its path."""
+
+
+class Folders:
+    """The folders of pieces below that of their table.
+
+    Args:
+        table: The table's.
+    """
+
+    def __init__(self, table: Path) -> None:
+        self._table = table
+        self._checked: set[str] = set()
+
+    def make(self, folder: str) -> Path:
+        """Make the folder of a piece, if it is not there.
+
+        Args:
+            folder: Its path below the table's.
+
+        Raises:
+            FoldedNameError: The file system gives it another name: it does not distinguish case, say, or leaves
+                out a blank at the end. It would hold rows of several values.
+            OSError: It cannot be made.
+        """
+        path = self._table / folder
+        path.mkdir(parents=True, exist_ok=True)
+        if folder not in self._checked:
+            made = self._table
+            for name in folder.split("/") if folder else ():
+                if name not in [entry.name for entry in made.iterdir()]:
+                    raise FoldedNameError(made / name)
+                made /= name
+            self._checked.add(folder)
+        return path
+
+
+def pieces_of(table: Any, columns: Sequence[str], longest_bytes: int | None = None) -> list[Piece]:
+    """Cut a `pyarrow.Table`, into one piece if there are no columns to cut by.
+
+    Args:
+        table: The table.
+        columns: The columns to cut by.
+        longest_bytes: Most bytes in the name of a folder; None: it is not limited.
+
+    Returns:
+        The pieces. No two have the same folder, and Spark reads the values of the columns from the folder's name.
+
+    Raises:
+        Unencodable: The name of a folder is too long.
+    """
     if not columns:
         return [Piece("", {}, table)]
     places: dict[tuple[str | None, ...], list[int]] = {}
@@ -40,6 +94,12 @@ def pieces_of(table: Any, columns: Sequence[str]) -> list[Piece]:
         places.setdefault(tuple(map(_written, row)), []).append(place)
     rest = table.drop_columns(list(columns))
     cut = sorted(places.items(), key=lambda item: [value or "" for value in item[0]])
+    for values, _ in cut:
+        for column, value in zip(columns, values, strict=True):
+            size = len(_folder(column, value).encode())
+            if longest_bytes is not None and size > longest_bytes:
+                what = f"the folder of its column {column!r} would have a name of {size} bytes, {longest_bytes} at most"
+                raise Unencodable(value, what)
     return [
         Piece("/".join(map(_folder, columns, values)), dict(zip(columns, values, strict=True)), rest.take(rows))
         for values, rows in cut
@@ -86,6 +146,8 @@ def _written(value: Any) -> str | None:
 
 
 def _folder(column: str, value: str | None) -> str:
+    if value == _NULL:  # with its first letter escaped it is read as a text
+        return f"{_escaped(column)}=%{ord(value[0]):02X}{value[1:]}"
     return f"{_escaped(column)}={_NULL if value is None else _escaped(value)}"
 
 

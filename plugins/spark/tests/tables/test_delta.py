@@ -104,7 +104,7 @@ def files_of(folder: Path, version: int | None = None) -> list[dict[str, Any]]:
     ("columns", "more", "words"),
     [
         ({"value": [1]}, {}, r"other columns than the output: 'value' is .*long.*, and .*string"),
-        ({"word": ["a"]}, {}, r"'value' is not in the table, and .*string"),
+        ({"word": ["a"]}, {}, r"'value' is not there, and .*string"),
         ({"value": ["a"], "more": [1]}, {}, r"'more' is .*long.*, and not in the output"),
         ({"value": ["a"], "day": ["b"]}, {"partition_by": ["day"]}, r"is partitioned by day"),
     ],

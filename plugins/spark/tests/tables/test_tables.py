@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
 from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
@@ -126,3 +126,23 @@ def test_times_order_the_rows() -> None:
 def test_a_value_that_fits_no_column_is_named(type_: Any, payloads: list[Any], words: str) -> None:
     with pytest.raises(Unencodable, match=words):
         Form.of(type_, times=False).make(payloads)
+
+
+class Inner(NamedTuple):
+    id: int
+    Id: str
+
+
+@pytest.mark.parametrize(
+    ("fields", "times", "two"),
+    [
+        ({"name": str, "n": int, "NAME": str}, False, "'name' and 'NAME'"),
+        ({"n": int, "within": list[Inner]}, False, "'id' and 'Id'"),
+        ({"n": int, "_TIME": int}, True, "'_TIME' and '_time'"),
+    ],
+    ids=["columns", "within", "times"],
+)
+def test_columns_that_differ_by_case_alone_are_refused(fields: dict[str, Any], times: bool, two: str) -> None:
+    type_ = make_dataclass("Row", fields.items())
+    with pytest.raises(ConfigError, match=f"sink.out: there are columns {two}"):
+        Form.of(type_, times=times, where="sink.out.types")

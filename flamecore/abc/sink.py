@@ -86,6 +86,16 @@ def goes_on(context: EdgeContext, mode: Mode, held: str | None, place: str, *, e
     raise SinkError(f"sink {context.name!r}: {what}", hint=hint, sink=context.name)
 
 
+def would_replace(context: EdgeContext, mode: Mode, held: str | None, *, empty: bool) -> bool:
+    """Return whether a sink that opens as `goes_on` says destroys the output that is there.
+
+    Args:
+        context, mode, held, empty: As for `goes_on`.
+    """
+    own = held == context.fingerprint and context.continued is not None
+    return mode == "replace" and not (empty or own or context.continued)
+
+
 def taken_over(context: EdgeContext, place: str) -> SinkError:
     """Return the error of a sink whose output another run has taken over.
 
@@ -174,7 +184,7 @@ class Sink(ABC):
         Args:
             identity: Identifies that state, in at most 100 characters; takes the place of the context's fingerprint.
                 Output of that identity is resumed by `open`, whatever the sink's options say.
-            continued: The sink has been opened under that identity before. Output of another one is an error then.
+            continued: A snapshot relies on output of that identity. Output of another one is an error then.
         """
         self.context = replace(self.context, fingerprint=identity, continued=continued)
 
@@ -210,6 +220,18 @@ class Sink(ABC):
             SinkError: It cannot be read.
         """
         return None
+
+    async def replaces(self) -> bool:
+        """Return whether `open` would destroy output that is there, without touching anything.
+
+        Called before `open`. If so, the job opens the sink with its first output, or when it has ended well without
+        any: a source or an operation may fail before, and the output that is there stays. `open` returns `MIN_TIME`
+        then. A sink whose `open` will be refused may say either.
+
+        Raises:
+            SinkError: It cannot be found out.
+        """
+        return False
 
     async def open(self) -> int:
         """Make ready to take batches.

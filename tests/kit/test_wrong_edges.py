@@ -638,6 +638,18 @@ class FencesOnlyByTime(RightSink):
             raise SinkError("another has written")
 
 
+class ReplacesByTheQuestion(RightSink):
+    async def replaces(self) -> bool:
+        if not self.resume and self.file.exists():
+            self.file.unlink()
+        return False
+
+
+class SaysThatItReplacesWhatItResumes(RightSink):
+    async def replaces(self) -> bool:
+        return self.file.exists()
+
+
 class SyncsForGhosts(RightSink):
     async def sync(self, time: int) -> None:
         if json.loads(self.file.read_text())["owner"] == self.owner:
@@ -677,6 +689,8 @@ def test_the_right_sink_passes(tmp_path: Path) -> None:
         (ClosesOnce, "closes"),
         (WritesHalfABatch, "atomic"),
         (SwallowsFailures, "atomic"),
+        (ReplacesByTheQuestion, "replaces"),
+        (SaysThatItReplacesWhatItResumes, "replaces"),
         (EncodesTextAlone, "encodes"),
         (LeavesOutWhatItCannotEncode, "encodes"),
         (TakesEncodedForPayloads, "encodes"),

@@ -46,6 +46,9 @@ class NdjsonGz(Sink):
     def guarantee(self) -> Guarantee:
         return "at_least_once"
 
+    async def replaces(self) -> bool:
+        return self._path.is_file() and self._path.stat().st_size > 0
+
     async def open(self) -> int:
         try:
             self._file = self._path.open("wb", buffering=0)

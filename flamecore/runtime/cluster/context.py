@@ -14,7 +14,7 @@ from flamecore.model.graph import Graph
 from flamecore.model.plan import Placement, Plan
 from flamecore.model.settings import JobSettings
 from flamecore.runtime.codec.codec import Codec
-from flamecore.runtime.engine.planning import divide_sinks, make_plan, open_sinks
+from flamecore.runtime.engine.planning import LateOpening, divide_sinks, make_plan, open_sinks
 from flamecore.runtime.state.fronts import Phases
 from flamecore.runtime.state.history import History
 from flamecore.runtime.tasks.deadlines import Deadlines
@@ -39,6 +39,7 @@ class JobContext:
             process may have imported yet another: the one to switch to.
         plan: The job's plan, from the start of the present epoch.
         delivered_up_to: Time up to which each open sink holds its outputs.
+        late: Openings of sinks that replace output with their first one.
         grants: Grant of this epoch for each sink in partitions.
     """
 
@@ -49,6 +50,7 @@ class JobContext:
         self.code, self.place = spec.code, spec.place
         self.history = history
         self.delivered_up_to: dict[str, int] = {}
+        self.late: dict[str, LateOpening] = {}
         self.grants: dict[str, str] = {}
         self._codec = codec
         self._edges = edges
@@ -148,15 +150,29 @@ class JobContext:
         Raises as `flamecore.runtime.engine.planning.open_sinks`.
         """
         closed = {name: sink for name, sink in self.sinks.items() if name not in self.delivered_up_to}
-        self.delivered_up_to |= await open_sinks(self._edges, closed, self.history, self.deadlines)
+        delivered_up_to, late = await open_sinks(self._edges, closed, self.history, self.deadlines)
+        self.delivered_up_to |= delivered_up_to
+        self.late |= late
         divisions = await divide_sinks(self.sinks, self.plan.workers, self.deadlines)
         self.delivered_up_to |= {name: division.time for name, division in divisions.items()}
         self.grants = {name: division.grant for name, division in divisions.items()}
 
+    async def open_late(self) -> None:
+        """Open the sinks that have had no output, since the job has ended well.
+
+        Raises:
+            SinkError: One cannot be opened.
+        """
+        for opening in self.late.values():
+            await opening()
+
     async def close_sinks(self, but: Collection[str]) -> None:
         """Close all sinks but those of the names in `but`."""
         for name, sink in self.spec.all_sinks.items():
-            if name not in but and self.delivered_up_to.pop(name, None) is not None:
+            if name in but or self.delivered_up_to.pop(name, None) is None:
+                continue
+            opening = self.late.pop(name, None)
+            if opening is None or opening.done:
                 await self.deadlines.close(self.deadlines.sink(name), sink.aclose)
 
     def note_delivered(self, reached: Mapping[str, int]) -> None:

@@ -295,6 +295,7 @@ class ClusterJob(AnyJob):
             context.sinks,
             context.delivered_up_to,
             history,
+            late=context.late,
             acker=acker,
             failing=self._failing,
             taken=self._taken,
@@ -314,6 +315,7 @@ class ClusterJob(AnyJob):
             self._downtime.last_s = monotonic() - opened
         await epoch.outcome
         await epoch.aclose()
+        await context.open_late()
 
     async def _roll_back(self, epoch: Epoch, error: FlameError) -> None:
         """Go back to the former version, as the new one could not start."""

@@ -40,6 +40,7 @@ from flamecore.runtime.state.history import History
 from flamecore.runtime.tasks.deadlines import Deadlines
 from flamecore.runtime.tasks.door import Door, anything
 from flamecore.runtime.tasks.event_loop import ignore_outcome, start
+from flamecore.runtime.tasks.rear_task import Opening
 from flamecore.runtime.tasks.sender import Sender
 
 
@@ -144,6 +145,7 @@ class Epoch:
         delivered_up_to: Mapping[str, int],
         history: History | None,
         *,
+        late: Mapping[str, Opening] = MappingProxyType({}),
         acker: Acker | None = None,
         workers: Sequence[int] = (),
         grants: Mapping[str, str] = MappingProxyType({}),
@@ -153,9 +155,10 @@ class Epoch:
         """Bind the control and the parts of this process, and start listening.
 
         Args:
-            sinks: The open sinks, by name.
+            sinks: The sinks, by name.
             delivered_up_to: For each sink the time up to which it holds its outputs.
             history: History of the job's state; None: it keeps none.
+            late: Openings of those sinks that are opened with their first output.
             acker: Strategy whose trackers are here; None: they are elsewhere.
             workers: Workers that are here, with open sources, and an acker.
             grants: Grants of the sinks in partitions, if there are workers.
@@ -175,7 +178,7 @@ class Epoch:
                 await node.add_worker(acker, index)
         await node.add_partitions(sinks, grants)
         for name in plan.rears:
-            await node.add_rear(name, sinks[name], delivered_up_to[name], stored)
+            await node.add_rear(name, sinks[name], delivered_up_to[name], stored, late.get(name))
         if history is not None:
             self._search = Search(plan) if must_search(plan, history.resume()) else None
             state = plan.settings.state or StateTable()

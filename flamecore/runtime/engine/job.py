@@ -1,8 +1,9 @@
 """A job: the common part of every run, and a run with all parts in one process.
 
 The order matters. Sources are opened first (a missing file must not empty an output), then sinks, then the parts are
-bound to the transport; fronts begin when all parts listen. A job ends well when every front has ended and every rear
-has stored all outputs. Any failure ends the job with its error; nothing is left running.
+bound to the transport; fronts begin when all parts listen. A sink that would destroy output is opened with its first
+batch, or when the job has ended well: the output stays if the job fails before. A job ends well when every front has
+ended and every rear has stored all outputs. Any failure ends the job with its error; nothing is left running.
 """
 
 from __future__ import annotations
@@ -230,7 +231,7 @@ class Job(AnyJob):
             states = [(front.position, front.ended, front.end) for front in history.fronts]
         await epoch.node.open_sources(self._sources, workers, states)
         sinks = {name: self._sinks[name] for name in plan.rears}
-        delivered_up_to = await open_sinks(edges, sinks, history, deadlines)
+        delivered_up_to, late = await open_sinks(edges, sinks, history, deadlines)
         divisions = await divide_sinks(sinks, plan.workers, deadlines)
         delivered_up_to |= {name: division.time for name, division in divisions.items()}
         if history is not None:
@@ -240,7 +241,14 @@ class Job(AnyJob):
         acker = self._make_acker(acker_plan(plan))
         grants = {name: division.grant for name, division in divisions.items()}
         await epoch.open(
-            sinks, delivered_up_to, history, acker=acker, workers=workers, grants=grants, failing=self._failing
+            sinks,
+            delivered_up_to,
+            history,
+            late=late,
+            acker=acker,
+            workers=workers,
+            grants=grants,
+            failing=self._failing,
         )
         self._observers.job_started(settings.name, plan.workers)
         self._begin(epoch)
@@ -249,6 +257,8 @@ class Job(AnyJob):
             await epoch.outcome
         except FaultError as fault:  # no other process could be replaced
             raise fault.error from fault.error.__cause__
+        for opening in late.values():
+            await opening()
 
 
 @contextmanager

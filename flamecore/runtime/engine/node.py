@@ -44,7 +44,7 @@ from flamecore.runtime.state.writer import StateWriter
 from flamecore.runtime.tasks.deadlines import Deadlines
 from flamecore.runtime.tasks.front_task import StopSignal
 from flamecore.runtime.tasks.partition_task import PartitionTask
-from flamecore.runtime.tasks.rear_task import RearTask, patient
+from flamecore.runtime.tasks.rear_task import Opening, RearTask, patient
 from flamecore.runtime.tasks.sender import Sender
 from flamecore.runtime.tasks.tracker_task import TrackerTask
 from flamecore.runtime.tasks.worker_task import WorkerTask
@@ -303,14 +303,22 @@ class Node:
                     worker_task.worker.own_times.leave_out(name)
                 worker_task.worker.chooses = False  # all below a snapshot has to be in the partition when it is cut
 
-    async def add_rear(self, name: str, sink: Sink, delivered_up_to: int, stored: Callable[[str, int], None]) -> None:
+    async def add_rear(
+        self,
+        name: str,
+        sink: Sink,
+        delivered_up_to: int,
+        stored: Callable[[str, int], None],
+        opening: Opening | None = None,
+    ) -> None:
         """Add one of the rears, after the workers, if any.
 
         Args:
             name: Its name.
-            sink: Its sink, which is open.
+            sink: Its sink.
             delivered_up_to: Time below which the sink holds all outputs.
             stored: Function called with (rear, time) once the sink has stored all outputs below that time.
+            opening: Function that opens the sink, called before each output; None: it is open.
         """
         plan, released = self.plan, self._observers.batch_released
 
@@ -341,6 +349,7 @@ class Node:
             delivered=delivered,
             translate=Failure.letter if name == DEAD_LETTERS else None,
             deadline=self._deadlines.sink(name),
+            opening=opening,
         )
         self.rears.append(rear)
 

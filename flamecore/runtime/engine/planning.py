@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 
@@ -129,10 +130,47 @@ async def open_history(
     return history
 
 
+class LateOpening:
+    """The opening of a sink that replaces output, with its first one.
+
+    Args:
+        name: Name of the sink.
+        sink: The sink, not open.
+        deadlines: The job's deadlines.
+        stack: Exit stack that closes it.
+    """
+
+    def __init__(self, name: str, sink: Sink, deadlines: Deadlines, stack: AsyncExitStack) -> None:
+        self._name, self._sink, self._deadlines, self._stack = name, sink, deadlines, stack
+        self._turn = asyncio.Lock()
+        self.done = False
+
+    async def __call__(self) -> None:
+        """Open the sink, unless it is open.
+
+        Raises:
+            SinkError: It cannot be opened in time, or another run has written output meanwhile.
+        """
+        async with self._turn:
+            if self.done:
+                return
+            deadline = self._deadlines.sink(self._name)
+            held = await deadline.call(self._sink.open(), "open")
+            self.done = True
+            self._stack.push_async_callback(self._deadlines.close, deadline, self._sink.aclose)
+            if held != MIN_TIME:
+                raise SinkError(
+                    f"the output of sink {self._name!r} was to be replaced, and is now that of this job up to {held}: "
+                    "another run has written it meanwhile",
+                    hint="One job writes to a place at a time. End the other run, and start this one again.",
+                    sink=self._name,
+                )
+
+
 async def open_sinks(
     stack: AsyncExitStack, sinks: Mapping[str, Sink], history: History | None, deadlines: Deadlines | None = None
-) -> dict[str, int]:
-    """Open the sinks; return the time up to which each holds its outputs.
+) -> tuple[dict[str, int], dict[str, LateOpening]]:
+    """Open the sinks, but for those that would destroy output.
 
     Args:
         stack: Exit stack that closes them.
@@ -140,20 +178,29 @@ async def open_sinks(
         history: History of the job's state, if it keeps any.
         deadlines: The job's deadlines.
 
+    Returns:
+        The time up to which each holds its outputs; and for those that are not open yet, by name, how they are opened
+        with their first output, or when the job has ended well.
+
     Raises:
         SinkError: A sink cannot be opened in time, or has lost outputs that the state relies on.
     """
     deadlines = deadlines or Deadlines()
     delivered_up_to = {}
+    late: dict[str, LateOpening] = {}
     for name, sink in sinks.items():
         snapshot = history.snapshot if history is not None else None
         # A new sink has held nothing yet.
         known = history is None or snapshot is None or history.phases.of_sink(name) in snapshot.sinks
         if history is not None:
-            sink.continues(history.identity, continued=history.continued and known)
+            # Not whether there was an epoch before: it may have ended before the sink was opened.
+            sink.continues(history.identity, continued=snapshot is not None and known)
         deadline = deadlines.sink(name)
-        delivered_up_to[name] = await deadline.call(sink.open(), "open")
-        stack.push_async_callback(deadlines.close, deadline, sink.aclose)
+        if await deadline.call(sink.replaces(), "look at its output"):
+            late[name], delivered_up_to[name] = LateOpening(name, sink, deadlines, stack), MIN_TIME
+        else:
+            delivered_up_to[name] = await deadline.call(sink.open(), "open")
+            stack.push_async_callback(deadlines.close, deadline, sink.aclose)
         if history is None or snapshot is None or not known or sink.guarantee != "exactly_once":
             continue
         # The missing outputs are below the snapshot, so no run would make them again.
@@ -165,7 +212,7 @@ async def open_sinks(
                 "again. A sink of another name takes what comes from here on.",
                 sink=name,
             )
-    return delivered_up_to
+    return delivered_up_to, late
 
 
 async def divide_sinks(sinks: Mapping[str, Sink], workers: int, deadlines: Deadlines) -> dict[str, Division]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from flamecore.abc.sink import PartitionedSink, Sink, encoders_of
@@ -30,15 +30,20 @@ _PLENTY: Final = 1024
 """Credit with which a front never pauses for this wait."""
 
 
+Opening = Callable[[], Awaitable[None]]
+"""Opens a sink, unless it is open."""
+
+
 class SinkWriter:
     """The sink of a rear, which writes one batch at a time.
 
     Args:
         name: Name of the sink in the flow.
-        sink: The open sink.
+        sink: The sink.
         deadline: Its deadline.
         delivered_up_to: Time below which it held all outputs when it was opened.
         translate: Function that turns collected payloads into the sink's, for dead letters.
+        opening: Function that opens the sink, called before each output; None: it is open.
     """
 
     def __init__(
@@ -48,7 +53,9 @@ class SinkWriter:
         deadline: CallDeadline,
         delivered_up_to: int,
         translate: Callable[[object], object] | None,
+        opening: Opening | None = None,
     ) -> None:
+        self._opening = opening
         self.deadline = deadline
         self.delivered_up_to = delivered_up_to
         """Last time given to the sink, or returned by it when it was opened."""
@@ -75,6 +82,8 @@ class SinkWriter:
         async with self._writing:
             if self.deadline.error is not None:
                 raise self.deadline.error
+            if self._opening is not None:
+                await self._opening()
             # Not held back for a snapshot, and not committed together with one: latency would be the interval of
             # snapshots. After a fault the same outputs come again under the same times, so the time that the sink
             # stores with its batch is enough to leave them out.
@@ -93,6 +102,8 @@ class SinkWriter:
         """Make outputs below `time` durable, between two batches."""
         async with self._writing:
             # Set before the sync: all outputs below are in the sink, and a sync that fails may have given it the time.
+            if self._opening is not None:
+                await self._opening()
             self.delivered_up_to = max(self.delivered_up_to, time)
             await self.deadline.call(self._sink.sync(time), "make its output durable")
 
@@ -169,6 +180,7 @@ class RearTask:
         delivered: Function called with (rear, time, count) after each delivery.
         translate: Function that turns collected payloads into the sink's, for dead letters.
         deadline: Deadline of the sink.
+        opening: As for `SinkWriter`.
     """
 
     def __init__(
@@ -182,11 +194,12 @@ class RearTask:
         delivered: Callable[[str, int, int], None],
         translate: Callable[[Any], object] | None = None,
         deadline: CallDeadline | None = None,
+        opening: Opening | None = None,
     ) -> None:
         self.collector = collector
         deadline = deadline or Deadlines().sink(collector.name)
         deadline.known, deadline.overdue = self._known, sender.fail
-        self.writer = SinkWriter(collector.name, sink, deadline, collector.delivered_up_to, translate)
+        self.writer = SinkWriter(collector.name, sink, deadline, collector.delivered_up_to, translate, opening)
         self.sender = sender
         workers = range(collector.workers)
         self.door = Door(

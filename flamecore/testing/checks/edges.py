@@ -33,6 +33,7 @@ from flamecore.testing.checks.sinks import (
     check_sink_delivers,
     check_sink_encodes,
     check_sink_is_atomic,
+    check_sink_replaces,
     check_sink_resumes,
 )
 from flamecore.testing.checks.sources import (
@@ -70,6 +71,7 @@ __all__ = [
     "check_sink_encodes",
     "check_sink_is_atomic",
     "check_sink_is_fenced",
+    "check_sink_replaces",
     "check_sink_resumes",
     "check_sink_survives_kills",
     "check_sink_syncs",
@@ -135,6 +137,10 @@ class SinkTests:
     def test_is_atomic(self, tmp_path: Path) -> None:
         make, read_back = partial(self.make, tmp_path), partial(self.read_back, tmp_path)
         asyncio.run(check_sink_is_atomic(make, read_back, self.payloads))
+
+    def test_replaces(self, tmp_path: Path) -> None:
+        make, read_back = partial(self.make, tmp_path), partial(self.read_back, tmp_path)
+        asyncio.run(check_sink_replaces(make, read_back, self.payloads))
 
     def test_encodes(self, tmp_path: Path) -> None:
         make, read_back = partial(self.make, tmp_path), partial(self.read_back, tmp_path)

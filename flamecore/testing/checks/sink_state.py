@@ -27,6 +27,7 @@ from flamecore.testing.checks.sinks import (
     check_sink_delivers,
     check_sink_encodes,
     check_sink_is_atomic,
+    check_sink_replaces,
     check_sink_resumes,
     deliver,
 )
@@ -148,6 +149,7 @@ async def check_sink(make: MakeSink, read_back: ReadBack, payloads: Sequence[Any
     """
     await check_sink_delivers(make, read_back, payloads)
     await check_sink_is_atomic(make, read_back, payloads)
+    await check_sink_replaces(make, read_back, payloads)
     await check_sink_encodes(make, read_back, payloads)
     await check_sink_resumes(make, read_back, payloads)
     await check_sink_continues(make, read_back, payloads)

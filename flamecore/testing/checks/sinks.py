@@ -81,6 +81,30 @@ async def check_sink_delivers(make: MakeSink, read_back: ReadBack, payloads: Seq
     expect_same("delivers", "after aclose", read_back(), payloads)
 
 
+async def check_sink_replaces(make: MakeSink, read_back: ReadBack, payloads: Sequence[Any] = PAYLOADS) -> None:
+    """Check that a sink which says that `open` would destroy output is right, and that the question destroys none.
+
+    Raises:
+        EdgeBroken: `replaces`.
+    """
+    for resume, fingerprint in ((True, "kit"), (False, "another")):
+        earlier = make(resume=False, fingerprint="kit")
+        await deliver(earlier, batches_of(payloads))
+        await earlier.aclose()
+        sink = make(resume=resume, fingerprint=fingerprint)
+        there = list(read_back())  # `make` itself may have made room, as a new list in memory
+        replaces = await sink.replaces()
+        expect_same("replaces", f"after replaces, with resume={resume}", read_back(), there)
+        if not replaces:
+            continue
+        held = await sink.open()
+        if held != MIN_TIME or list(read_back()) == there:
+            what = "it says that open would destroy output, and open "
+            what += f"returned {held} with {len(read_back())} payloads there"
+            raise EdgeBroken("replaces", what)
+        await sink.aclose()
+
+
 async def check_sink_is_atomic(make: MakeSink, read_back: ReadBack, payloads: Sequence[Any] = PAYLOADS) -> None:
     """Check that a batch that cannot be stored leaves nothing, and the sink works on.
 

@@ -119,7 +119,9 @@ class SimulatedSupervisor:
         loading = [process.start(self._load(index, process, node, context)) for index, (process, node) in nodes.items()]
         await self._all(epoch, loading)
         acker = self._start.acker(acker_plan(plan)) if self._trackers == "supervisor" else None
-        await epoch.open(context.sinks, context.delivered_up_to, history, acker=acker, failing=self._failing)
+        await epoch.open(
+            context.sinks, context.delivered_up_to, history, late=context.late, acker=acker, failing=self._failing
+        )
         for process, node in nodes.values():
             if self._draining:
                 node.stop.set()
@@ -127,6 +129,7 @@ class SimulatedSupervisor:
         epoch.begin()
         await epoch.outcome
         await epoch.aclose()
+        await context.open_late()
         await self._halt()
 
     def _make_nodes(self, epoch: Epoch, plan: Plan) -> None:

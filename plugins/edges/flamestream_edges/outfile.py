@@ -35,6 +35,7 @@ from flamecore.abc.sink import (
     check_time,
     goes_on,
     taken_over,
+    would_replace,
 )
 from flamecore.abc.source import EdgeContext
 from flamecore.errors import SinkError
@@ -156,6 +157,15 @@ class FileSink(Sink):
             raise self._error(f"{self._path} is a folder, and a file is to be written", hint)
         if self._path.exists() and not self._path.is_file():
             raise self._error(f"{self._path} is not a file", "To write to a pipe use the sink stdout: … > PIPE")
+
+    async def replaces(self) -> bool:
+        try:
+            found = positions_in(self._image()) if self._path.is_file() else []
+            held = found[0].fingerprint if found else None
+            empty = not self._path.is_file() or not self._size()
+        except OSError as error:
+            raise self._failed("read", error) from error
+        return would_replace(self.context, self.options.mode, held, empty=empty)
 
     async def open(self) -> int:
         try:

@@ -12,7 +12,7 @@ import asyncio
 import re
 import sqlite3
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from secrets import token_hex
 from typing import Annotated, Any, ClassVar, Final
@@ -20,7 +20,7 @@ from typing import Annotated, Any, ClassVar, Final
 import msgspec
 
 from flamecore.abc.hooks import hookimpl
-from flamecore.abc.sink import Guarantee, Mode, Sink, check_time, goes_on, taken_over
+from flamecore.abc.sink import Guarantee, Mode, Sink, check_time, goes_on, taken_over, would_replace
 from flamecore.abc.source import EdgeContext
 from flamecore.errors import ConfigError, SinkError
 from flamecore.model.failure import shorten_repr
@@ -144,6 +144,22 @@ class Sqlite(Sink):
     def rehearse(self) -> None:
         if problem := unwritable(self._path):
             raise self._error(*problem)
+
+    async def replaces(self) -> bool:
+        if not self._path.is_file():
+            return False
+        try:
+            with closing(sqlite3.connect(f"{self._path.absolute().as_uri()}?mode=ro", uri=True)) as database:
+                database.execute(f"PRAGMA busy_timeout = {int(self.options.busy_timeout_s * 1000)}")
+                tables = {row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+                if self._name not in tables:
+                    return False
+                empty = not database.execute(f"SELECT 1 FROM {_quoted(self._name)} LIMIT 1").fetchone()
+                query = f"SELECT fingerprint FROM {_POSITIONS} WHERE sink = ?"
+                known = database.execute(query, (self._name,)).fetchone() if _POSITIONS in tables else None
+        except sqlite3.Error as error:
+            raise self._failed("read", error) from error
+        return would_replace(self.context, self.options.mode, known[0] if known else None, empty=empty)
 
     async def open(self) -> int:
         if self._path.is_dir():

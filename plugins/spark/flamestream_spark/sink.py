@@ -173,6 +173,12 @@ class SparkSink(Sink):
         if not self._path.absolute().parent.is_dir():
             raise self._error(f"there is no folder {self._path.parent}", f"Make it: mkdir -p {self._path.parent}")
 
+    async def replaces(self) -> bool:
+        try:
+            return await asyncio.to_thread(self._made().replaces)
+        except OSError as error:
+            raise self._failed("read", error) from error
+
     async def open(self) -> int:
         self.rehearse()
         return await asyncio.to_thread(self._open)

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import msgspec
 
-from flamecore.abc.sink import Mode, check_time, goes_on, taken_over
+from flamecore.abc.sink import Mode, check_time, goes_on, taken_over, would_replace
 from flamecore.abc.source import EdgeContext
 from flamecore.errors import SinkError, SourceError
 from flamecore.model.meta import MIN_TIME
@@ -102,6 +102,21 @@ class ClaimedFolder:
         self._mine: Claim | None = None
         self._number = -1
         self._lock = threading.Lock()
+
+    def replaces(self) -> bool:
+        """Return whether `open` would destroy output of another run.
+
+        Raises:
+            SinkError: A claim was changed.
+            OSError: The server says no.
+        """
+        held = self._last(self._numbers())
+        runs = [self._run_of(name) for name in self._names()]
+        known = held is not None and any(run in held.runs for run in runs if run is not None)
+        # Beside files of others nothing is replaced; `open` refuses them at once.
+        return None not in runs and would_replace(
+            self._context, self._mode, held.fingerprint if held else None, empty=not known
+        )
 
     def open(self) -> int:
         """Make ready, and return the time up to which output is held.

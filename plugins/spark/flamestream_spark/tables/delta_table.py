@@ -20,7 +20,7 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
-from flamecore.abc.sink import Mode, check_time, goes_on, taken_over
+from flamecore.abc.sink import Mode, check_time, goes_on, taken_over, would_replace
 from flamecore.abc.source import EdgeContext
 from flamecore.errors import SinkError
 from flamecore.model.meta import MIN_TIME
@@ -92,6 +92,22 @@ class DeltaTable:
         self._lock = threading.Lock()
         self._table: Any = None
         """As this object has seen it last; what it writes holds on to that."""
+
+    def replaces(self) -> bool:
+        """Return whether `open` would destroy output of another run.
+
+        Raises:
+            SinkError: The table cannot be read.
+            OSError: The disk says no.
+        """
+        with self._lock, self._said():
+            if not self._rs.DeltaTable.is_deltatable(self._place.url, self._options):
+                return False
+            self._table = self._rs.DeltaTable(self._place.url, storage_options=self._options)
+            held, empty = self._owner(), not self._table.file_uris()
+            # Rows of others are not replaced; `open` refuses them at once.
+            whole = held is not None and held.whole
+            return whole and would_replace(self._context, self._mode, held.fingerprint if held else None, empty=empty)
 
     def open(self) -> int:
         """Make ready, and return the time up to which output is held.

@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from flamecore.abc.sink import Mode, check_time, goes_on, taken_over
+from flamecore.abc.sink import Mode, check_time, goes_on, taken_over, would_replace
 from flamecore.abc.source import EdgeContext
 from flamecore.errors import SinkError
 from flamecore.model.meta import MIN_TIME
@@ -124,6 +124,23 @@ class Folder:
     def time(self) -> int:
         """Everything below it is there."""
         return self._mine.time if self._mine is not None else MIN_TIME
+
+    def replaces(self) -> bool:
+        """Return whether `open` would destroy output of another run.
+
+        Raises:
+            SinkError: The manifest was changed.
+            OSError: The disk says no.
+        """
+        if not self.path.is_dir():
+            return False
+        held = self._manifest()
+        known = held is not None and any(part.run in held.runs for part in self._parts())
+        strangers = any(PART.fullmatch(PurePath(name).name) is None for name in self._names())
+        # Beside files of others nothing is replaced; `open` refuses them at once.
+        return not strangers and would_replace(
+            self._context, self._mode, held.fingerprint if held else None, empty=not known
+        )
 
     def open(self) -> int:
         """Make ready, and return the time up to which output is held.

@@ -103,6 +103,11 @@ class Undelivered:
         self._batches.append(batch)
         self.count += batch.size
 
+    @property
+    def first(self) -> int | None:
+        """Return the time of the first of them; None if there are none."""
+        return self._batches[0].first if self._batches else None
+
     def remove(self, before: int) -> list[tuple[float, int]]:
         """Remove records below a time; return their (arrival time, number of records)."""
         done = []
@@ -292,10 +297,11 @@ class Front:
 
     Attributes:
         is_behind_end: As the argument, until a record is found.
-        waits_for_others: Whether it has nothing more to read, and waits for what others find behind the end.
         latest: Latest time, shared by the fronts of a worker: of two records read one after the other, the second has
             the later time.
         is_idle: Whether it has been said that it is idle since its last record.
+        changed: Function called with the front after each change of what it has in flight or in no snapshot, and of
+            whether it has ended or waits for others.
         waits_since: Since when it waits for its source, on a monotonic clock in seconds; None: it does not.
     """
 
@@ -320,11 +326,12 @@ class Front:
         self.number = number
         self._clock = FrontClock(clock, now_us, start)
         self.is_behind_end = is_behind_end
-        self.waits_for_others = False
+        self._waits_for_others = False
         self.next_time = start
         self.suffix = number.to_bytes(4, "big")
         self.latest = LatestTime()
-        self.ended = ended
+        self._ended = ended
+        self.changed: Callable[[Front], None] | None = None
         self.is_idle = False
         self.waits_since: float | None = None
         earlier = EarlierTimes(journal, end)
@@ -334,9 +341,38 @@ class Front:
         self._uncut = Uncut(position, kept=snapshots)
 
     @property
+    def ended(self) -> bool:
+        """Whether it has ended."""
+        return self._ended
+
+    @ended.setter
+    def ended(self, ended: bool) -> None:
+        self._ended = ended
+        self._tell()
+
+    @property
+    def waits_for_others(self) -> bool:
+        """Whether it has nothing more to read, and waits for what others find behind the end."""
+        return self._waits_for_others
+
+    @waits_for_others.setter
+    def waits_for_others(self, waits: bool) -> None:
+        self._waits_for_others = waits
+        self._tell()
+
+    def _tell(self) -> None:
+        if self.changed is not None:
+            self.changed(self)
+
+    @property
     def in_flight(self) -> int:
         """Return the number of records that are not delivered."""
         return self._undelivered.count
+
+    @property
+    def first_in_flight(self) -> int | None:
+        """Return the time of the first record that is not delivered; None if there is none."""
+        return self._undelivered.first
 
     @property
     def uncommitted(self) -> int:
@@ -367,6 +403,7 @@ class Front:
             batch = Admitted(first, positions, at, count)
             self._undelivered.add(batch)
             self._uncut.add(batch)
+            self._tell()
         return first
 
     def stamp_end(self) -> int:
@@ -393,6 +430,7 @@ class Front:
         position = self._uncut.last
         time = self._next(1)
         self._uncut.add(Admitted(time, (position,), 0.0, 1))
+        self._tell()
         return time
 
     def _next(self, count: int) -> int:
@@ -408,6 +446,13 @@ class Front:
             self.next_time = next_time = first + count
             if next_time > self.latest.time:
                 self.latest.time = next_time
+        return first
+
+    @property
+    def coming(self) -> int:
+        """Return its next time, as far as is known without a look at the clock; it never goes back."""
+        if self._earlier is None or (first := self._earlier.first) is None:
+            return self.next_time
         return first
 
     @property
@@ -436,7 +481,9 @@ class Front:
 
         A front that continues from `time` begins there. Positions below `time` are dropped: the next cut is no earlier.
         """
-        return self._uncut.cut(time, self.next_time)
+        found = self._uncut.cut(time, self.next_time)
+        self._tell()
+        return found
 
     def trim(self, time: int) -> None:
         """Drop the positions of records below `time`, except the last.
@@ -447,7 +494,10 @@ class Front:
 
     def delivered(self, before: int) -> list[tuple[float, int]]:
         """Drop records below `before`; return their (arrival time, number of records)."""
-        return self._undelivered.remove(before)
+        done = self._undelivered.remove(before)
+        if done:
+            self._tell()
+        return done
 
     def where(self, time: int) -> str:
         """Return the formatted position of the record of a time; empty if it was dropped."""

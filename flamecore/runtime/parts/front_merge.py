@@ -278,15 +278,20 @@ def merges(graph: Graph, fronts: Mapping[int, Front]) -> dict[int, FrontMerge]:
         source.name: frozenset(vertex for vertex in graph.reach_of(source) if vertex.stateful)
         for source in graph.sources
     }
-    groups: list[tuple[set[Any], dict[int, Front]]] = []
+    # By source, of which there are few: all fronts of one reach the same. The group of the last front comes last.
+    fronts_of: dict[str, dict[int, Front]] = {}
     for number, front in fronts.items():
-        reached = set(states.get(front.name.source, ()))  # none if its source is no longer in the flow
+        fronts_of.setdefault(front.name.source, {})[number] = front
+    groups: list[tuple[set[Any], dict[int, Front]]] = []
+    for source, own in fronts_of.items():
+        reached = set(states.get(source, ()))  # none if its source is no longer in the flow
         if not reached:
             continue
-        own = {number: front}
         for group in [group for group in groups if group[0] & reached]:
             groups.remove(group)
             reached |= group[0]
             own = group[1] | own
         groups.append((reached, own))
+    places = {number: place for place, number in enumerate(fronts)}
+    groups.sort(key=lambda group: max(map(places.__getitem__, group[1])))
     return {number: merge for _, own in groups if len(own) > 1 for merge in [FrontMerge(own)] for number in own}

@@ -20,6 +20,7 @@ from flamecore.model.plan import Plan
 from flamecore.model.vertices import ByHash, ByKey, Sink, Source, Vertex
 from flamecore.runtime.operators.agenda import Agenda
 from flamecore.runtime.operators.reorder import ReorderBuffer
+from flamecore.runtime.parts.lowest import Lowest
 from flamecore.runtime.parts.promises import NO_MORE, Promises
 
 
@@ -79,13 +80,13 @@ class _Place(NamedTuple):
 
     Attributes:
         starts: The numbers of its predecessors, or of what is before these.
-        fronts: For a source, the numbers of its fronts that the worker hosts.
+        fronts: For a source, the promises of its fronts that the worker hosts.
         sender: Address of the other worker that all its items come from; None: there is none.
         buffer: The buffer before it.
     """
 
     starts: Sequence[int]
-    fronts: Sequence[int]
+    fronts: Lowest
     sender: str | None
     buffer: ReorderBuffer | None
 
@@ -113,7 +114,7 @@ class OwnTimes:
         self.until = MIN_TIME
         self.suffice = False
         self.others: frozenset[int] = frozenset()
-        self._promised = promises.made
+        made = promises.made
         self._told = {f"worker/{number}": MIN_TIME for number in range(plan.workers)}
         self._walk: list[_Place] = []
         self._sent: set[int] = set()  # the numbers of what is before the vertices whose items this worker sends
@@ -134,7 +135,8 @@ class OwnTimes:
             numbers = _fronts_of(vertex, plan) if isinstance(vertex, Source) else ()
             hosted = [number for number in numbers if plan.host_of(number) == worker]
             told_by = None if sender in (None, worker) else f"worker/{sender}"
-            self._walk.append(_Place(starts, hosted, told_by, buffer))
+            promised = Lowest(hosted, lambda front: made.get(front, MIN_TIME))
+            self._walk.append(_Place(starts, promised, told_by, buffer))
         self._into = [MIN_TIME] * len(self._walk)
         self._behind = [MIN_TIME] * len(self._walk)
         self._at = {place.buffer: number for number, place in enumerate(self._walk) if place.buffer is not None}
@@ -166,14 +168,15 @@ class OwnTimes:
         Args:
             limit: Time of the first of the items that have not run, which no time passes.
         """
-        into, behind, promised, grown = self._into, self._behind, self._promised, False
+        into, behind, grown = self._into, self._behind, False
         for number, place in enumerate(self._walk):
             if place.starts:
                 time = min([behind[start] for start in place.starts])
             elif place.sender is not None:
                 time = self._told[place.sender]
             else:
-                time = min([promised.get(front, MIN_TIME) for front in place.fronts], default=NO_MORE)
+                lowest_front = place.fronts.first()
+                time = NO_MORE if lowest_front is None else lowest_front[0]
             time = min(time, limit)
             if time > into[number]:
                 into[number] = time

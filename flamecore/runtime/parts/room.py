@@ -33,14 +33,53 @@ class Room:
         self._fronts = fronts
         self._most = most
         self._most_uncommitted = most_uncommitted
-        self._uncommitted_left = 0  # upper bound of their rest; counted again at 0
         self._asked = False  # whether a snapshot was asked for since the last one
-        self._level = 1  # most records in flight of each counted front
+        self._level = 1  # most records in flight of each front that shares it
         self._batch = 1  # least room with which a paused front continues, unless it wants less
         self._reading: dict[int, int] = {}  # most records of each read under way
-        self._counted: set[int] = set()  # fronts that share the level
-        self._gone = 0  # number of these that wait for their sources
+        self._apart: set[int] = set()  # fronts that were reading when the level was computed
+        self._gone = 0  # number of the others that wait for their sources
         self._changed = True  # whether records were delivered since the level was computed
+        # Sums over all fronts, so that no read takes a look at every front. How many share is known by their records in
+        # flight: these are few numbers, as their sum is bounded.
+        self._sharing: dict[int, int] = {}
+        self._fixed = 0  # records of the fronts that do not share
+        self._uncommitted = 0
+        self._in_flight = 0
+        self._counted = dict.fromkeys(fronts, (0, 0, 0, 0))  # share of each front in these
+        for front in fronts.values():
+            front.changed = self._count
+            self._count(front)
+
+    @property
+    def in_flight(self) -> int:
+        """Return the number of records of all fronts that are not delivered."""
+        return self._in_flight
+
+    def _count(self, front: Front) -> None:
+        """Count a front as it is now."""
+        number, in_flight, uncommitted = front.number, front.in_flight, front.uncommitted
+        sharing = fixed = 0
+        if front.ended or front.waits_for_others:
+            fixed = in_flight
+        elif number in self._reading:
+            fixed = max(in_flight + self._reading[number], 1)
+        else:
+            sharing = max(in_flight, 1)
+        was_sharing, was_fixed, was_in_flight, was_uncommitted = self._counted[number]
+        self._counted[number] = sharing, fixed, in_flight, uncommitted
+        self._fixed += fixed - was_fixed
+        self._in_flight += in_flight - was_in_flight
+        self._uncommitted += uncommitted - was_uncommitted
+        if sharing == was_sharing:
+            return
+        counts = self._sharing
+        if was_sharing:
+            counts[was_sharing] -= 1
+            if not counts[was_sharing]:
+                del counts[was_sharing]
+        if sharing:
+            counts[sharing] = counts.get(sharing, 0) + 1
 
     def note(self) -> None:
         """Note that records have been delivered."""
@@ -58,8 +97,8 @@ class Room:
         room = 0 if self._waits_for_a_snapshot(number) else self._room(number, most)
         if room <= 0:
             return 0
-        self._uncommitted_left -= room
         self._reading[number] = room
+        self._count(self._fronts[number])
         self._gone += 1
         return room
 
@@ -75,12 +114,7 @@ class Room:
 
     def _is_full(self) -> bool:
         """Return whether as many records as may be are in no snapshot."""
-        if self._most_uncommitted is None:
-            return False
-        # Counted again only at the bound: a sum over all fronts for each read would grow with their number.
-        if self._uncommitted_left <= 0:
-            self._uncommitted_left = self._most_uncommitted - sum([each.uncommitted for each in self._fronts.values()])
-        return self._uncommitted_left <= 0
+        return self._most_uncommitted is not None and self._uncommitted >= self._most_uncommitted
 
     def asks_for_snapshot(self) -> bool:
         """Return whether to ask for a snapshot now; then it counts as asked for.
@@ -98,8 +132,10 @@ class Room:
 
     def release(self, number: int) -> None:
         """Note that a front's read is over."""
-        if self._reading.pop(number, 0) and number in self._counted:
-            self._gone -= 1
+        if self._reading.pop(number, 0):
+            self._count(self._fronts[number])
+            if number not in self._apart:
+                self._gone -= 1
 
     def _room(self, number: int, most: int) -> int:
         """Return the number of records that a front has room for, `most` at most.
@@ -108,29 +144,23 @@ class Room:
         """
         front = self._fronts[number]
         room = self._level - front.in_flight
-        # Only if something has changed since: it takes a look at every front.
-        if number not in self._counted or (room < most and (self._changed or self._gone)):
+        # Only if something has changed since: a fast front would else have room for ever smaller batches.
+        if number in self._apart or (room < most and (self._changed or self._gone)):
             self._deal()
             room = self._level - front.in_flight
         return min(room, most)
 
     def _deal(self) -> None:
         """Set the level so that all credit is in use."""
-        held = []  # records in flight of the sharing fronts, at least one each
-        left = self._most
-        self._counted = set()
-        for number, front in self._fronts.items():
-            if front.ended or front.waits_for_others:
-                left -= front.in_flight
-            elif number in self._reading:
-                left -= max(front.in_flight + self._reading[number], 1)
-            else:
-                held.append(max(front.in_flight, 1))
-                self._counted.add(number)
-        held.sort()
+        left, count = self._most - self._fixed, sum(self._sharing.values())
         # Not in fixed parts: of many fronts the fast one would stand still with what the slow ones leave unused.
-        while len(held) > 1 and left // len(held) < held[-1]:
-            left -= held.pop()  # it has more than its share
-        self._level = max(left // len(held), 1) if held else 1
+        for held in sorted(self._sharing, reverse=True):
+            if count <= 1 or left // count >= held:
+                break
+            more = min(self._sharing[held], count - 1)  # they have more than their share
+            left -= more * held
+            count -= more
+        self._level = max(left // count, 1) if count else 1
         self._batch = max(self._level // _PARTS, 1)
+        self._apart = set(self._reading)
         self._changed, self._gone = False, 0

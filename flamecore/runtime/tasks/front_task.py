@@ -7,7 +7,7 @@ more than a small batch does. Any other has a task of its own, since a read may 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Final
 
@@ -17,6 +17,7 @@ from flamecore.model.plan import Plan
 from flamecore.runtime.config.guard import check_batch
 from flamecore.runtime.parts.counters import NodeStats
 from flamecore.runtime.parts.front import Front
+from flamecore.runtime.parts.lowest import Lowest
 from flamecore.runtime.parts.room import Room
 from flamecore.runtime.tasks.deadlines import CallDeadline, Deadlines
 from flamecore.runtime.tasks.event_loop import ENDING, clock, ending_error, monotonic
@@ -116,6 +117,39 @@ class Reading:
             self.limit = min(self.limit * 2, _MOST)
 
 
+class _Group:
+    """Partitions that have not ended, and whose records wait for each other.
+
+    Args:
+        readings: The partitions.
+    """
+
+    def __init__(self, readings: Sequence[Reading]) -> None:
+        self._readings = dict(enumerate(readings))
+        self._places = {reading: place for place, reading in self._readings.items()}
+        self._behind = Lowest(self._readings, self._coming)
+
+    def __bool__(self) -> bool:
+        return bool(self._readings)
+
+    def __iter__(self) -> Iterator[Reading]:
+        return iter(self._readings.values())
+
+    def remove(self, reading: Reading) -> None:
+        """Remove a partition that has ended."""
+        del self._readings[self._places.pop(reading)]
+
+    def furthest_behind(self) -> Reading:
+        """Return the partition whose next time is the least."""
+        found = self._behind.first()
+        assert found is not None
+        return self._readings[found[1]]
+
+    def _coming(self, place: int) -> int | None:
+        reading = self._readings.get(place)
+        return None if reading is None else reading.front.coming
+
+
 class FrontTask:
     """The task that reads a partition, or several in turn, and admits their records.
 
@@ -136,11 +170,11 @@ class FrontTask:
         self.fronts = [reading.front for reading in readings]
         self._readings = readings
         merge_of = worker_task.worker.ingress.merge_of
-        groups: dict[object, dict[Reading, None]] = {}
+        groups: dict[object, list[Reading]] = {}
         for reading in readings:
-            groups.setdefault(merge_of.get(reading.front.number, reading), {})[reading] = None
-        self._groups = list(groups.values())
-        """Partitions that have not ended, those together whose records wait for each other."""
+            groups.setdefault(merge_of.get(reading.front.number, reading), []).append(reading)
+        self._groups = [_Group(group) for group in groups.values()]
+        self._may_idle = [reading.front for reading in readings if reading.reader.waits]
         self._left = {reading: group for group in self._groups for reading in group}
         self._waiting: dict[Reading, None] = {}
         """Partitions that have nothing to read behind the end of the job, and wait for what others find."""
@@ -277,12 +311,12 @@ class FrontTask:
             await asyncio.sleep(0)
             await self._catch_up()
             for _ in range(_TURNS if self.rears_here and self._admitted >= _MANY else 0):
-                if not any(front.in_flight for front in self.fronts):
+                if not self._room.in_flight:
                     break
                 await asyncio.sleep(0)
             return
         self.held_back = len(self._left)
-        for front in self.fronts:
+        for front in self._may_idle:
             front.waits_since = None  # not for its source, so it is not idle
         self._woken.clear()
         self._ask_for_snapshot()
@@ -308,9 +342,9 @@ class FrontTask:
     # Of partitions whose records wait for each other, all others wait for the one that is furthest behind, and that
     # never waits for them. A round for any with room would read from some of many files, and the next from the others,
     # each in smaller batches that the merge then cuts.
-    def _has_room(self, group: Collection[Reading]) -> bool:
+    def _has_room(self, group: _Group) -> bool:
         """Return whether the partition that is furthest behind has room for a batch."""
-        reading = min(group, key=_next_time) if len(group) > 1 else next(iter(group))
+        reading = group.furthest_behind()
         return reading.exhausted or self._room.has_room(reading.front.number, reading.limit)
 
     async def _read_round(self) -> None:
@@ -337,7 +371,8 @@ class FrontTask:
             if reading.exhausted:
                 ended.append(reading)
         for reading in ended:
-            del self._left.pop(reading)[reading], self._worker_task.open_fronts[reading.front.number]
+            self._left.pop(reading).remove(reading)
+            del self._worker_task.open_fronts[reading.front.number]
         if ended:
             await self._catch_up()
             self._end_or_wait(ended)
@@ -394,10 +429,6 @@ class FrontTask:
             self._admitted += len(batch.values)
             self._limits[reading.front.name.source] = reading.limit
         return len(batch.values) + len(batch.rejected)
-
-
-def _next_time(reading: Reading) -> int:
-    return reading.front.next_time
 
 
 class Heartbeats:

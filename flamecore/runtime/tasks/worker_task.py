@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from heapq import heappop, heappush
 from typing import Final, Protocol
 
 from flamecore.abc.source import Batch
@@ -75,6 +76,21 @@ class ReturnedCredit:
         self._times = DeliveryTimes(worker.plan.rears)
         self._seen = MIN_TIME
         self._noted = False
+        # A heap of (time of the first record in flight, front), an entry for each front that has any: a look at every
+        # front for each delivery would cost most of the time of a job with many.
+        self._heads: list[tuple[int, int]] = []
+        self._waiting: set[int] = set()
+
+    def admitted(self, number: int) -> None:
+        """Note that records of a front have been admitted."""
+        if number not in self._waiting:
+            self._wait(number)
+
+    def _wait(self, number: int) -> None:
+        first = self._worker.fronts[number].first_in_flight
+        if first is not None:
+            heappush(self._heads, (first, number))
+            self._waiting.add(number)
 
     def note(self, word: Delivered, now: float) -> None:
         """Note the times of the deliveries that a rear reports at `now`."""
@@ -91,9 +107,12 @@ class ReturnedCredit:
             return
         self._seen = delivered
         for limit, moment in self._times.until(delivered):
-            for front in self._worker.fronts.values():
-                for at, count in front.delivered(limit):
+            while self._heads and self._heads[0][0] < limit:
+                number = heappop(self._heads)[1]
+                self._waiting.remove(number)
+                for at, count in self._worker.fronts[number].delivered(limit):
                     self.latency.add(moment - at, count)
+                self._wait(number)
         self._advanced(self._worker.index, self._worker.min_time)
 
 
@@ -231,6 +250,7 @@ class WorkerTask:
             if self.search.is_open:
                 self.search.note(batch, policy)
             self.worker.admit(number, batch, at, policy)
+            self._credit.admitted(number)
             if not self._several:
                 self._flush(None)
             elif self._due is None or not self._due_soon:

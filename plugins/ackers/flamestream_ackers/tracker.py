@@ -8,6 +8,7 @@ says "less or equal".
 from __future__ import annotations
 
 from collections.abc import Sequence
+from heapq import heapify, heappop, heappush, heapreplace
 from typing import Final
 
 from flamecore.abc.acker import AckerPlan, Tracker
@@ -41,6 +42,10 @@ class XorTracker(Tracker):
         self._tables = [AckTable(plan.start, CAPACITY, single=not shard) for _ in plan.segments]
         self._times = [plan.start] * len(plan.segments)
         self._heartbeats = dict.fromkeys(plan.fronts, plan.start)
+        # An entry for each front: one below the front's heartbeat is replaced when it comes to the top, as heartbeats
+        # only grow. A look at all of them at each end of a front would cost their square.
+        self._least = [(plan.start, front) for front in self._heartbeats]
+        heapify(self._least)
         self._default = plan.start
         self._bound = plan.start  # lowest heartbeat, or the default
         self._ticks = [0] * plan.workers
@@ -100,7 +105,8 @@ class XorTracker(Tracker):
                 limit=announced,
             )
         self._heartbeats[front] = time
-        self._bound = min(self._heartbeats.values())
+        heappush(self._least, (time, front))
+        self._bound = self._lowest()
         self._joined = True
         return time
 
@@ -129,7 +135,7 @@ class XorTracker(Tracker):
             self._heartbeats[front] = time
             lowest = lowest or last == bound < time
         if lowest:  # looked for once, however many there are
-            self._bound = min(self._heartbeats.values())
+            self._bound = self._lowest()
         return self._bound != bound
 
     def _unregister(self, front: int) -> None:
@@ -141,7 +147,21 @@ class XorTracker(Tracker):
                 front=front,
             )
         self._default = max(self._default, last)
-        self._bound = min(self._heartbeats.values(), default=self._default)
+        self._bound = self._lowest()
+
+    def _lowest(self) -> int:
+        """Return the lowest heartbeat, or the default if all fronts have ended."""
+        least, heartbeats = self._least, self._heartbeats
+        while least:
+            time, front = least[0]
+            actual = heartbeats.get(front)
+            if actual == time:
+                return time
+            if actual is None:
+                heappop(least)
+            else:
+                heapreplace(least, (actual, front))
+        return self._default
 
     def _advance(self) -> bool:
         """Update the minimum times, upstream first; return whether any has changed."""

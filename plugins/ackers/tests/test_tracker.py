@@ -219,6 +219,34 @@ def test_a_front_that_joins_further_on_takes_the_others_along_with_its_first_hea
     assert tracker.tell(beats={A: 7}) == [(0, 7)]
 
 
+class Counted(int):
+    """A number that counts how often it is compared."""
+
+    looks = 0
+
+    def __lt__(self, other: int) -> bool:
+        Counted.looks += 1
+        return int.__lt__(self, other)
+
+    def __eq__(self, other: object) -> bool:
+        Counted.looks += 1
+        return int.__eq__(self, other)
+
+    __hash__ = int.__hash__
+
+
+@pytest.mark.parametrize("count", [100, 1000])
+def test_a_front_takes_few_comparisons_however_many_there_are(count: int) -> None:
+    tracker = Driven(fronts=tuple(range(1, count + 1)))
+    Counted.looks = 0
+    for turn in range(1, 4):
+        for front in range(1, count + 1):
+            tracker.tell(beats={front: Counted(turn)})
+    for front in range(1, count + 1):
+        tracker.tell(ended=(front,))
+    assert Counted.looks <= 4 * count * 60
+
+
 class TrackerMachine(RuleBasedStateMachine):
     """Any legal sequence: minimum times never go back, nor past the model's.
 

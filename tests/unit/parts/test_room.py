@@ -196,3 +196,56 @@ def test_a_snapshot_is_asked_for_once_when_no_more_may_be_read() -> None:
     room.committed()
     assert not room.asks_for_snapshot()
     assert not Room(fronts(1), 10).asks_for_snapshot(), "there are none"
+
+
+class WatchedFront(Front):
+    """A front that counts how often it is asked for its records in flight."""
+
+    asked = 0
+
+    @property
+    def in_flight(self) -> int:
+        WatchedFront.asked += 1
+        return super().in_flight
+
+
+@pytest.mark.parametrize("count", [100, 1000])
+def test_a_read_takes_a_look_at_few_fronts_however_many_there_are(count: int) -> None:
+    some: dict[int, Front] = {
+        number: WatchedFront(FrontId("s", number), number, snapshots=True) for number in range(1, count + 1)
+    }
+    room = Room(some, 4 * count, 1)
+    WatchedFront.asked = 0
+    for turn in range(1, 4):
+        for front in some.values():
+            room.note()
+            assert read(room, front, 1) == 1
+            assert read(room, front, 1) == 0, "the snapshot is due"
+            front.delivered(turn)
+            front.cut(turn)
+            room.committed()
+    assert WatchedFront.asked <= 3 * count * 20
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_level_is_that_of_a_look_at_all_fronts(seed: int) -> None:
+    random = Random(seed)
+    some, most = fronts(6), 40
+    room = Room(some, most)
+    for _ in range(200):
+        front = random.choice([front for front in some.values() if not front.ended])
+        room.note()
+        taken = room.take(front.number, 100)
+        held = sorted(max(each.in_flight, 1) for each in some.values() if not each.ended)
+        left = most - sum(each.in_flight for each in some.values() if each.ended)
+        while len(held) > 1 and left // len(held) < held[-1]:
+            left -= held.pop()
+        assert taken == max(max(left // len(held), 1) - front.in_flight, 0)
+        if taken:
+            front.stamp(range(random.randint(0, taken)), 0.0)
+            room.release(front.number)
+        assert room.in_flight == in_flight(some)
+        if random.random() < 0.3:
+            deliver(room, some, random.randrange(front.next_time + 1))
+        if random.random() < 0.02 and sum(not each.ended for each in some.values()) > 1:
+            front.ended = True

@@ -48,6 +48,7 @@ class CsvSource(FileSource):
 
     name: ClassVar[str] = "csv"
     Options: ClassVar[Any] = CsvOptions
+    position_numbers: ClassVar[int] = 3
 
     def __init__(self, options: Any, context: EdgeContext) -> None:
         super().__init__(options, context)
@@ -61,7 +62,7 @@ class CsvSource(FileSource):
                 path=f"source.{context.name}.columns",
             )
 
-    async def open(self, partition: str, position: Any = None) -> Reader:
+    async def open_at(self, partition: str, position: Any) -> Reader:
         # A field may be as long as a record; the limit is global to the process, so it is only ever raised.
         csv.field_size_limit(max(csv.field_size_limit(), self.options.max_line_bytes))
         reader = self._reader(partition, 0, 0)

@@ -140,7 +140,7 @@ class CsvReader(Reader):
         self._source = source
         self._name = name
         self._lines = lines
-        self._rows = csv.reader(lines, delimiter=delimiter, strict=True)
+        self._delimiter = delimiter
         self._width = 0
         self._convert: Convert = list
         self._ended = False
@@ -161,11 +161,18 @@ class CsvReader(Reader):
             ValueError: The record that was read is malformed.
             SourceError: The file cannot be read.
         """
+        return self._next_row(self._parser())
+
+    # One for each batch, and none between: each holds a buffer of 16 KiB, of which many files would have one each.
+    def _parser(self) -> Iterator[list[str]]:
+        return csv.reader(self._lines, delimiter=self._delimiter, strict=True)
+
+    def _next_row(self, rows: Iterator[list[str]]) -> list[str] | None:
         lines = self._lines
         try:
             while not self._ended:
                 lines.begin()
-                row = next(self._rows, None)
+                row = next(rows, None)
                 if row is None:
                     self._ended = True
                 elif lines.problem:
@@ -185,10 +192,10 @@ class CsvReader(Reader):
         values: list[Any] = []
         rows: list[tuple[int, int, int, Block]] = []
         bad: list[Rejected] = []
-        lines, width, convert = self._lines, self._width, self._convert
+        lines, width, convert, parser = self._lines, self._width, self._convert, self._parser()
         for _ in range(limit):
             try:
-                row = self.next_row()
+                row = self._next_row(parser)
                 if row is None:
                     break
                 if len(row) != width:

@@ -5,18 +5,21 @@ from __future__ import annotations
 import codecs
 import glob
 import os
+from abc import abstractmethod
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 import msgspec
 import xxhash
 
-from flamecore.abc.source import EdgeContext, Source, SourceCapabilities
+from flamecore.abc.source import EdgeContext, Reader, Source, SourceCapabilities
 from flamecore.errors import ConfigError, SourceError
 from flamecore.suggest import nearest
 from flamecore.toolkit.places import covers
 from flamestream_edges.checksums import SUFFIX as CHECKSUMS
 from flamestream_edges.position import SUFFIX
+from flamestream_edges.reading.linereader import FinishedReader
+from flamestream_edges.reading.seal import is_read
 
 _SAMPLE_BYTES: Final = 64 * 1024
 _BESIDE: Final = (SUFFIX, CHECKSUMS)
@@ -67,6 +70,8 @@ class FileSource(Source):
 
     options: Any
     Options: ClassVar[Any] = PathOptions
+    position_numbers: ClassVar[int] = 2
+    """Number of the integers in a position, before its seal."""
 
     def __init__(self, options: Any, context: EdgeContext) -> None:
         super().__init__(options, context)
@@ -82,6 +87,15 @@ class FileSource(Source):
         if not found:
             raise _error(self.context.name, "", "path names no file", "Give a file, a directory or a glob.")
         return tuple(sorted(found))
+
+    async def open(self, partition: str, position: Any = None) -> Reader:
+        if position is not None and is_read(partition, position, self.position_numbers):
+            return FinishedReader(partition, position, self.position_numbers, self.open_at)
+        return await self.open_at(partition, position)
+
+    @abstractmethod
+    async def open_at(self, partition: str, position: Any) -> Reader:
+        """Open a file at its start (None) or at a position, and check that it is still the same."""
 
     def reads(self, place: str) -> bool:
         return any(covers(path, place) for path in self._patterns())

@@ -22,7 +22,7 @@ class LineSource(FileSource):
     Options: ClassVar[Any] = LineOptions
     decode: Decode
 
-    async def open(self, partition: str, position: Any = None) -> Reader:
+    async def open_at(self, partition: str, position: Any) -> Reader:
         offset, line = (0, 0) if position is None else resume_offset(self.context.name, partition, position)
         try:
             chunks = FileChunks(self.context.name, partition, offset)

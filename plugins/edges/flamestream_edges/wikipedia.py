@@ -106,6 +106,7 @@ class Wikipedia(FileSource):
 
     name: ClassVar[str] = "wikipedia"
     Options: ClassVar[Any] = WikipediaOptions
+    position_numbers: ClassVar[int] = 3
 
     def __init__(self, options: Any, context: EdgeContext) -> None:
         super().__init__(options, context)
@@ -115,7 +116,7 @@ class Wikipedia(FileSource):
             hint = "Declare flamestream_edges.wikipedia.Page, or a NamedTuple with the fields id, title, text."
             raise wrong_type(context, "wikipedia", "Page(id, title, text)", hint)
 
-    async def open(self, partition: str, position: Any = None) -> Reader:
+    async def open_at(self, partition: str, position: Any) -> Reader:
         try:
             chunks = FileChunks(self.context.name, partition)
         except OSError as error:
@@ -155,7 +156,7 @@ class Wikipedia(FileSource):
         parser = PageParser(self._record, self.options.max_page_chars)
         parser.push(head[: scout.first_tag])
         parser.skip_to(offset, line)
-        chunks.offset = offset
+        chunks.skip_to(offset)
         return parser
 
     def _no_position(self, name: str, position: Any, why: str) -> SourceError:

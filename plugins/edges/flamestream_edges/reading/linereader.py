@@ -6,13 +6,14 @@ import asyncio
 import codecs
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from flamecore.abc.source import Batch, Reader, Rejected, Unfinished
 from flamecore.errors import SourceError
 from flamecore.toolkit.records.parse import Decode
 from flamestream_edges.reading.openfiles import MovedError, PooledFile
-from flamestream_edges.reading.seal import Seals, check_seal, read_at
+from flamestream_edges.reading.seal import Seals, check_seal, is_read, read_at
 from flamestream_edges.reading.splitting import (
     CHUNK_BYTES,
     RAW_BYTES,
@@ -86,23 +87,44 @@ class FileChunks(Chunks):
         try:
             with self._file.borrowed() as descriptor:
                 self.seals = Seals(descriptor, offset)
-                self._size = os.fstat(descriptor).st_size
         except OSError:
             self._file.close()
             raise
         self._file.begins_alike = self.seals.begins_alike
+        # What was read for the seal is not read again, as far as all files together may be read ahead.
+        ahead, self.seals.ahead = self.seals.ahead, b""
+        self._ahead = ahead[: self._file.ahead(len(ahead))]
 
     async def read(self, size: int) -> bytes:
         return self.read_now(size)
 
     def read_now(self, size: int) -> bytes:
         """Return bytes as `read` does, without a wait."""
-        chunk = self._file.read(self.offset, size)
+        if self._ahead:
+            chunk, self._ahead = self._ahead[:size], self._ahead[size:]
+        elif self._ends_unchanged():
+            chunk = b""
+        else:
+            chunk = self._file.read(self.offset, size)
+            if not chunk:
+                self._check_end()
         self.offset += len(chunk)
         if not chunk:
-            self._check_end()
             self._file.end()
         return chunk
+
+    def skip_to(self, offset: int) -> None:
+        """Go on reading at another offset."""
+        self.offset, self._ahead = offset, b""
+
+    def _ends_unchanged(self) -> bool:
+        """Return whether all of the file has been read, and it need not be opened again to know that."""
+        if self.offset != self.seals.size:
+            return False
+        try:
+            return self.seals.is_unchanged(os.stat(self.name))  # noqa: PTH116 - for each of many files
+        except OSError:
+            return False  # it may still be open
 
     def seal_at(self, offset: int) -> str:
         """Return the seal of any offset in the file.
@@ -121,7 +143,7 @@ class FileChunks(Chunks):
         """
         reached = self.offset
         with self._file.borrowed() as descriptor:
-            size, longest = os.fstat(descriptor).st_size, max(self._size, reached)
+            size, longest = os.fstat(descriptor).st_size, max(self.seals.size, reached)
             # Files of the kernel (/proc) and of some networks hold more than their size says.
             if size < longest and not read_at(descriptor, size, 1):
                 what = f"was shortened while it was read, from {longest} bytes to {size}"
@@ -271,6 +293,48 @@ class LineReader(Reader):
 
     async def aclose(self) -> None:
         self._chunks.close()
+
+
+class FinishedReader(Reader):
+    """A reader of a file that was read to its end before, which is opened once it is longer or has changed.
+
+    Args:
+        name: The file's path.
+        position: The position at its end.
+        length: Number of integers in a position.
+        open_it: Function that opens it at that position.
+    """
+
+    waits = False
+
+    __slots__ = ("_ended", "_length", "_name", "_open", "_position", "_reader")
+
+    def __init__(self, name: str, position: Any, length: int, open_it: Callable[[str, Any], Awaitable[Reader]]) -> None:
+        self._name, self._position, self._length, self._open = name, position, length, open_it
+        self._reader: Reader | None = None
+        self._ended = False
+
+    async def read(self, limit: int) -> Batch | None:
+        if self._reader is None:
+            self._ended = self._ended or is_read(self._name, self._position, self._length)
+            if self._ended:
+                return None
+            self._reader = await self._open(self._name, self._position)
+        return await self._reader.read(limit)
+
+    def describe(self, position: Any) -> str:
+        return f"{self._name} line {position[1]}" if self._reader is None else self._reader.describe(position)
+
+    def original(self, position: Any) -> bytes | None:
+        return None if self._reader is None else self._reader.original(position)
+
+    def unfinished(self) -> Unfinished | None:
+        return None if self._reader is None else self._reader.unfinished()
+
+    async def aclose(self) -> None:
+        self._ended = True
+        if self._reader is not None:
+            await self._reader.aclose()
 
 
 def held_back(source: str, name: str, offset: int, length: int, lacking: str = "line end") -> Unfinished:

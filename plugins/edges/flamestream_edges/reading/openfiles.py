@@ -183,6 +183,10 @@ class PooledFile:
         finally:
             self._pool.give_back(self, opened)
 
+    def ahead(self, size: int) -> int:
+        """Return how many bytes of the file may be read ahead, at most `size`."""
+        return self._pool.ahead(self.ref, size)
+
     def read(self, offset: int, size: int) -> bytes:
         """Return at most `size` bytes from an offset on, fewer if so many have been read ahead; none at the end.
 

@@ -24,7 +24,7 @@ class Completion:
     def __init__(self, plan: Plan) -> None:
         self._open = set(range(1, len(plan.fronts) + 1))
         self._end = plan.start
-        self._stopped: list[int] = []
+        self._stopped: int | None = None  # the least time that a stopped front has reached
         self._start = plan.start
         self._stored = dict.fromkeys(plan.rears, MIN_TIME)
         self._reached: dict[str, Failure] = {}
@@ -38,7 +38,7 @@ class Completion:
         elif isinstance(message, FrontEnded):
             self._open.discard(message.front)
             if message.stopped:
-                self._stopped.append(message.end)
+                self._stopped = message.end if self._stopped is None else min(self._stopped, message.end)
             self._end = max(self._end, message.end)
         elif isinstance(message, Reached):
             self._reached[message.rear] = message.failure
@@ -59,13 +59,13 @@ class Completion:
             return False
         # A stopped front may go on in the next run: what is behind it is left to that, so that
         # sinks miss nothing.
-        end = min(self._stopped, default=self._end)
+        end = self._end if self._stopped is None else self._stopped
         return end <= self._start or all(time >= end for time in self._stored.values())
 
     @property
     def stopped(self) -> bool:
         """Return whether a front was stopped before its end."""
-        return bool(self._stopped)
+        return self._stopped is not None
 
     @property
     def stored(self) -> int:

@@ -47,14 +47,22 @@ class Room:
         self._uncommitted = 0
         self._in_flight = 0
         self._counted = dict.fromkeys(fronts, (0, 0, 0, 0))  # share of each front in these
+        # A front changes several times between two looks at the sums, so it is counted before a look.
+        self._changes: set[Front] = set(fronts.values())
         for front in fronts.values():
-            front.changed = self._count
-            self._count(front)
+            front.changed = self._changes.add
 
     @property
     def in_flight(self) -> int:
         """Return the number of records of all fronts that are not delivered."""
+        self._count_changes()
         return self._in_flight
+
+    def _count_changes(self) -> None:
+        """Count the fronts that have changed since the last look."""
+        changes = self._changes
+        while changes:
+            self._count(changes.pop())
 
     def _count(self, front: Front) -> None:
         """Count a front as it is now."""
@@ -98,7 +106,7 @@ class Room:
         if room <= 0:
             return 0
         self._reading[number] = room
-        self._count(self._fronts[number])
+        self._changes.add(self._fronts[number])
         self._gone += 1
         return room
 
@@ -114,7 +122,10 @@ class Room:
 
     def _is_full(self) -> bool:
         """Return whether as many records as may be are in no snapshot."""
-        return self._most_uncommitted is not None and self._uncommitted >= self._most_uncommitted
+        if self._most_uncommitted is None:
+            return False
+        self._count_changes()
+        return self._uncommitted >= self._most_uncommitted
 
     def asks_for_snapshot(self) -> bool:
         """Return whether to ask for a snapshot now; then it counts as asked for.
@@ -133,7 +144,7 @@ class Room:
     def release(self, number: int) -> None:
         """Note that a front's read is over."""
         if self._reading.pop(number, 0):
-            self._count(self._fronts[number])
+            self._changes.add(self._fronts[number])
             if number not in self._apart:
                 self._gone -= 1
 
@@ -152,6 +163,7 @@ class Room:
 
     def _deal(self) -> None:
         """Set the level so that all credit is in use."""
+        self._count_changes()
         left, count = self._most - self._fixed, sum(self._sharing.values())
         # Not in fixed parts: of many fronts the fast one would stand still with what the slow ones leave unused.
         for held in sorted(self._sharing, reverse=True):

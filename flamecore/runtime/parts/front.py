@@ -95,7 +95,8 @@ class Undelivered:
 
     def __init__(self, describe: Callable[[object], str], original: Callable[[object], bytes | None]) -> None:
         self._describe, self._original = describe, original
-        self._batches: deque[Admitted] = deque()
+        # No deque, which takes half a KiB for its first entry: there may be ten thousands of fronts.
+        self._batches: list[Admitted] = []
         self.count = 0
 
     def add(self, batch: Admitted) -> None:
@@ -110,22 +111,22 @@ class Undelivered:
 
     def remove(self, before: int) -> list[tuple[float, int]]:
         """Remove records below a time; return their (arrival time, number of records)."""
-        done = []
-        while self._batches:
-            first, positions, at, total = self._batches[0]
+        done, gone = [], 0
+        for first, positions, at, total in self._batches:
             if first >= before:
                 break
-            self._batches.popleft()
             if first + total <= before:  # as mostly
-                self.count -= total
                 done.append((at, total))
+                gone += 1
                 continue
             count = before - first
             # A batch may be delivered in part: the rest keeps its positions, which errors and dead
             # letters show.
-            self._batches.appendleft(Admitted(before, positions[count:], at, total - count))
-            self.count -= count
+            self._batches[gone] = Admitted(before, positions[count:], at, total - count)
             done.append((at, count))
+            break
+        del self._batches[:gone]
+        self.count -= sum([count for _, count in done])
         return done
 
     def where(self, time: int) -> str:
@@ -162,7 +163,7 @@ class Uncut:
 
     def __init__(self, position: object, *, kept: bool) -> None:
         self._position, self._kept = position, kept
-        self._batches: deque[Admitted] = deque()
+        self._batches: list[Admitted] = []
         self._trimmed = 0  # number of these below the time of the last trim
         self.count = 0
 
@@ -179,14 +180,18 @@ class Uncut:
 
     def trim(self, time: int) -> None:
         """Drop the positions of records below a time, except the last."""
-        batches = self._batches
-        while batches and batches[0].first < time:
-            first, positions, at, total = batches.popleft()
+        batches, gone = self._batches, 0
+        for first, positions, at, total in batches:
+            if first >= time:
+                break
             count = min(time - first, total)
             self._position = positions[count - 1]
             self._trimmed += count
             if count < total:
-                batches.appendleft(Admitted(first + count, positions[count:], at, total - count))
+                batches[gone] = Admitted(first + count, positions[count:], at, total - count)
+                break
+            gone += 1
+        del batches[:gone]
 
     def cut(self, time: int, next_time: int) -> tuple[object, int]:
         """Remove the records below a time; return the last position and the next time.

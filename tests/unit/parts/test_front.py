@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from flamecore.model.clock import ClockName
 from flamecore.model.meta import FrontId, GlobalTime, Meta
 from flamecore.runtime.parts.front import Front
+from flamecore.runtime.parts.front_merge import FrontMerge
 from flamecore.runtime.state.journal import IDLE_MARK, LAST_MARK
 
 
@@ -285,3 +287,16 @@ def test_from_any_cut_the_rest_gets_the_same_times(counts: list[int], cuts: list
         again = kept(start=start, position=position)
         assert again.stamp(left, 0.0) == start or not left
         assert not left or start == times[left[0]]
+
+
+def test_a_front_with_one_record_in_flight_takes_little_memory() -> None:
+    some = [Front(FrontId("s", number), number, snapshots=True) for number in range(1000)]
+    tracemalloc.start()
+    try:
+        more = [Front(each.name, each.number, snapshots=True) for each in some]
+        merge = FrontMerge({front.number: front for front in more})
+        for front in more:
+            merge.add(front.number, front.stamp((0,), 0.0), [None])
+        assert tracemalloc.get_traced_memory()[0] < 2500 * len(more)
+    finally:
+        tracemalloc.stop()

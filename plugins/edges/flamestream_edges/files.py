@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import errno
 import glob
 import os
 from abc import abstractmethod
@@ -19,20 +20,12 @@ from flamecore.toolkit.places import covers
 from flamestream_edges.checksums import SUFFIX as CHECKSUMS
 from flamestream_edges.position import SUFFIX
 from flamestream_edges.reading.linereader import FinishedReader
+from flamestream_edges.reading.packed import refuse_packed
 from flamestream_edges.reading.seal import is_read
 
 _SAMPLE_BYTES: Final = 64 * 1024
 _BESIDE: Final = (SUFFIX, CHECKSUMS)
 """Endings of the files that file sinks leave beside their output."""
-
-_PACKED: Final = (
-    (b"\x1f\x8b\x08", "gzip", "gunzip -k"),
-    (b"BZh91AY&SY", "bzip2", "bunzip2 -k"),
-    (b"\xfd7zXZ\0", "xz", "unxz -k"),
-    (b"\x28\xb5\x2f\xfd", "zstd", "unzstd"),
-    (b"PK\x03\x04", "zip", "unzip"),
-)
-"""First bytes of compressed files, the format, and the command that unpacks them."""
 
 
 class PathOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -108,7 +101,8 @@ class FileSource(Source):
         """Hash the name, size, and first and last 64 KiB of each file, and the options.
 
         All options but `path` count. It is cheap: a change in the middle of a large file that keeps its size is not
-        seen.
+        seen. In a job that keeps state, whose positions are sealed, the time of a file stands for its bytes: no output
+        is resumed by this, and files that were read in earlier runs need not be opened.
         """
         # Against changes by accident, at each start of each job: a cryptographic hash would be most of a small job's
         # time over many files.
@@ -119,31 +113,32 @@ class FileSource(Source):
         digest.update(msgspec.json.encode([self.name, options]))
         for name in self.partitions():
             try:
-                with open(name, "rb") as file:
-                    size = os.fstat(file.fileno()).st_size
-                    head = file.read(_SAMPLE_BYTES)
-                    file.seek(max(size - _SAMPLE_BYTES, len(head)))
-                    tail = file.read(_SAMPLE_BYTES)
+                size, *samples = _facts(name) if self.context.keeps_state else self._samples(name)
             except OSError as error:
                 raise unreadable(self.context.name, name, error) from error
-            _refuse_packed(self.context.name, name, head)
-            for part in (Path(name).name.encode(errors="surrogateescape"), str(size).encode(), head, tail):
+            base = os.path.basename(name)  # noqa: PTH119 - for each of many files
+            for part in (base.encode(errors="surrogateescape"), str(size).encode(), *samples):
                 digest.update(len(part).to_bytes(8, "big"))
                 digest.update(part)
         return digest.hexdigest()
 
+    def _samples(self, name: str) -> tuple[int, bytes, bytes]:
+        """Return the size of a file, and its first and last bytes."""
+        with open(name, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            head = file.read(_SAMPLE_BYTES)
+            file.seek(max(size - _SAMPLE_BYTES, len(head)))
+            tail = file.read(_SAMPLE_BYTES)
+        refuse_packed(self.context.name, name, head)
+        return size, head, tail
 
-def _refuse_packed(source: str, name: str, head: bytes) -> None:
-    """Refuse a compressed file: no record could be read from it.
 
-    Args:
-        source: Name of the source.
-        name: Path of the file.
-        head: Its first bytes.
-    """
-    for magic, kind, command in _PACKED:
-        if head.startswith(magic):
-            raise _error(source, name, f"{name} is compressed ({kind})", f"Unpack it first: {command} {name}")
+def _facts(name: str) -> tuple[int, bytes]:
+    """Return the size of a file that may be read, and the time of its last change."""
+    found = os.stat(name)  # noqa: PTH116 - for each of many files
+    if not os.access(name, os.R_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), name)
+    return found.st_size, str(found.st_mtime_ns).encode()
 
 
 def _expand(source: str, pattern: str) -> list[str]:
@@ -153,15 +148,15 @@ def _expand(source: str, pattern: str) -> list[str]:
         if path.is_file():
             return [str(path)]
         if path.is_dir():
-            found = list(path.iterdir())
+            names = _files_in(path)
         elif glob.has_magic(pattern):
             found = [Path(name) for name in glob.iglob(str(path), recursive=True)]  # noqa: PTH207 – may be absolute
+            names = [str(entry) for entry in found if entry.is_file() and _is_input(entry.name)]
         elif path.exists():
             hint = "Read what a pipe delivers through the source stdin: flamestream run … --source NAME=stdin < PIPE"
             raise _error(source, pattern, f"{pattern} is neither a file nor a directory", hint)
         else:
             raise _error(source, pattern, f"there is no file {pattern}", _near(path))
-        names = [str(entry) for entry in found if entry.is_file() and _is_input(entry)]
     except OSError as error:
         raise unreadable(source, pattern, error) from error
     if names:
@@ -172,8 +167,16 @@ def _expand(source: str, pattern: str) -> list[str]:
     raise _error(source, pattern, f"no file matches {pattern}", _near(path))
 
 
-def _is_input(path: Path) -> bool:
-    return not path.name.startswith(".") and not path.name.endswith(_BESIDE)
+def _files_in(folder: Path) -> list[str]:
+    # No path object for each: these cost more than a small file, and keep the parts of all names.
+    prefix = "" if str(folder) == "." else str(folder)
+    with os.scandir(folder) as entries:
+        names = [entry.name for entry in entries if _is_input(entry.name) and entry.is_file()]
+    return [os.path.join(prefix, name) for name in names]  # noqa: PTH118
+
+
+def _is_input(name: str) -> bool:
+    return not name.startswith(".") and not name.endswith(_BESIDE)
 
 
 def _near(path: Path) -> str:

@@ -126,13 +126,14 @@ def test_a_compressed_file_is_refused_with_what_unpacks_it(tree: Path, module: s
     assert lines(str(path)).fingerprint()
 
 
-def test_a_compressed_file_ends_a_run_before_it_begins(tree: Path) -> None:
+@pytest.mark.parametrize("state", [{}, {"state.use": "memory"}], ids=["no state", "state"])
+def test_a_compressed_file_ends_a_run_before_it_begins(tree: Path, state: dict[str, str]) -> None:
     path = tree / "packed.gz"
     path.write_bytes(import_module("gzip").compress(b"one\n"))
     flow = fc.Flow("packed")
     flow.source("pages", str).sink("out")
     with pytest.raises(SourceError, match="compressed"):
-        flow.run(settings={"source.pages.use": "lines", "source.pages.path": str(path)})
+        flow.run(settings={"source.pages.use": "lines", "source.pages.path": str(path), **state})
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-32-le", "no-such", "rot13"])

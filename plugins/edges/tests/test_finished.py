@@ -128,6 +128,21 @@ def test_a_small_file_is_opened_once_and_not_again_by_a_later_run(
     asyncio.run(main())
 
 
+def test_the_inputs_of_a_job_that_keeps_state_are_told_apart_without_opening_them(
+    paths: list[str], opened: dict[str, int]
+) -> None:
+    make(FORMS[0], paths, opened)
+    source = Lines(Lines.Options(path=tuple(paths)), EdgeContext("in", keeps_state=True))
+    first = source.fingerprint()
+    assert source.fingerprint() == first
+    assert not any(opened.values())
+    os.utime(paths[3], ns=(1, 1))
+    assert source.fingerprint() != first
+    Path(paths[3]).unlink()
+    with pytest.raises(SourceError, match="there is no file"):
+        source.fingerprint()
+
+
 def changed(path: str, form: Form) -> None:
     """Change a file, but neither its size nor the time that programs can set."""
     before = Path(path).stat()

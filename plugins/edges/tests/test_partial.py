@@ -178,4 +178,3 @@ def test_the_default_changes_no_fingerprint(tmp_path: Path) -> None:
         partial: source(Lines, path, partial, state=False).fingerprint() for partial in ("auto", "hold", "record")
     }
     assert len(set(prints.values())) == 3
-    assert prints["auto"] == source(Lines, path, "auto", state=True).fingerprint()

@@ -13,6 +13,7 @@ from flamecore.abc.source import Batch, Reader, Rejected, Unfinished
 from flamecore.errors import SourceError
 from flamecore.toolkit.records.parse import Decode
 from flamestream_edges.reading.openfiles import MovedError, PooledFile
+from flamestream_edges.reading.packed import refuse_packed
 from flamestream_edges.reading.seal import Seals, check_seal, is_read, read_at
 from flamestream_edges.reading.splitting import (
     CHUNK_BYTES,
@@ -87,7 +88,9 @@ class FileChunks(Chunks):
         try:
             with self._file.borrowed() as descriptor:
                 self.seals = Seals(descriptor, offset)
-        except OSError:
+            if not offset:
+                refuse_packed(source, name, self.seals.ahead)
+        except (OSError, SourceError):
             self._file.close()
             raise
         self._file.begins_alike = self.seals.begins_alike

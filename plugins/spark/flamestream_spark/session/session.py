@@ -15,6 +15,7 @@ from secrets import token_hex
 from typing import Any, Final
 
 from flamecore.errors import ConfigError, MissingDependencyError
+from flamecore.toolkit.closing import closed_by_libraries
 from flamestream_spark.session.java import find_java, started_quietly
 from flamestream_spark.session.master import (
     given_to_spark,
@@ -39,6 +40,8 @@ _SHOW_S: Final = 5.0
 
 _WAREHOUSE: Final = "spark-warehouse"
 """Folder for managed tables that Spark makes in the working directory, whether there are any or not."""
+
+closed_by_libraries.add("py4j")
 
 _lock = threading.Lock()
 _made: list[Any] = []

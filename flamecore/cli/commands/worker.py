@@ -106,10 +106,11 @@ class EndSignals:
             signal.signal(number, handler)
 
     def _tell(self, number: int, frame: FrameType | None) -> None:
+        handle(number, self._tell)  # for the next one
         if self.told is None:
             self.told = signal.Signals(number)
             self._cancel()
-        elif number == signal.SIGINT:  # where the kernel has not ended the process (see `handle`)
+        elif number == signal.SIGINT:
             raise KeyboardInterrupt
         if number == signal.SIGTERM:
             # User code that never returns keeps the loop from ending the task.

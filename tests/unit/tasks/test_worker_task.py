@@ -46,7 +46,9 @@ def fake_worker(receive: Callable[[str, Any], None], flush: Callable[..., list[A
         schedule=SimpleNamespace(step=lambda: False, run_by=lambda clock: None),
         rounds=Rounds(),
         compiled=SimpleNamespace(shares=None),
-        plan=SimpleNamespace(rears=(), segments=SimpleNamespace(inbound=())),
+        plan=SimpleNamespace(
+            rears=(), segments=SimpleNamespace(inbound=()), settings=SimpleNamespace(call_limit_s=None)
+        ),
         receive=receive,
         flush=flush,
         due=lambda: None,

@@ -54,8 +54,10 @@ left_out = pytest.StashKey[int]()
 def pytest_configure(config: pytest.Config) -> None:
     """Draw, unless the number is given; processes that tests start inherit it."""
     os.environ.setdefault(draws.DRAW, str(_draw()))
-    # As in this process, where every warning is an error: see `flamecore.runtime.tasks.leftovers`.
-    os.environ.setdefault("PYTHONWARNINGS", "error:left open:ResourceWarning")
+    # As in this process, where every warning is an error: see `flamecore.runtime.tasks.leftovers`. Not beside Spark,
+    # whose processes open and leave much that is not ours.
+    if find_spec("pyspark") is None:
+        os.environ.setdefault("PYTHONWARNINGS", "error:left open:ResourceWarning")
     # By default an example that takes 200 ms fails. On a busy machine any may.
     examples = len(draws.seeds(100, least=MOST_NEEDED))
     hypothesis.settings.register_profile("flamestream", deadline=None, max_examples=examples)

@@ -415,6 +415,11 @@ class LetterReader(Reader):
     def original(self, position: Any) -> bytes | None:
         return self._letters.at(position).record
 
+    async def aclose(self) -> None:
+        close = getattr(self._lines, "close", None)
+        if close is not None:  # a generator, which keeps the file open until its end
+            close()
+
 
 def _digest(path: Path, end: int) -> str:
     digest, left = xxh3_64(), end

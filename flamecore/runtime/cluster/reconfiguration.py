@@ -23,7 +23,7 @@ from flamecore.runtime.cluster.nodes import NodeManager, required_nodes
 from flamecore.runtime.cluster.upgrade import FlowVersion, sinks_that_stay
 from flamecore.runtime.engine.epoch import Epoch, FaultError, ReconfigureSignal
 from flamecore.runtime.state.accepted_loss import accept
-from flamecore.runtime.tasks.event_loop import in_daemon_thread
+from flamecore.runtime.tasks.aside import in_daemon_thread
 
 if TYPE_CHECKING:
     from flamecore.runtime.config.job_spec import JobSpec

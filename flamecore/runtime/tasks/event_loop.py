@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from functools import cache, partial
+from functools import cache
 from importlib.util import find_spec
 from time import monotonic as _now
 from typing import Final, TypeVar
@@ -253,31 +253,6 @@ def _allow_open_files() -> None:
 def give_up() -> None:
     """Note that a call in this loop has timed out, and may never end."""
     _given_up.add(asyncio.get_running_loop())
-
-
-def in_daemon_thread(function: Callable[[], T]) -> asyncio.Future[T]:
-    """Call a function that may never return in a daemon thread.
-
-    Returns:
-        A future of the current loop with its result or exception.
-    """
-    loop = asyncio.get_running_loop()
-    outcome: asyncio.Future[T] = loop.create_future()
-
-    def tell(say: Callable[[], None]) -> None:
-        if not outcome.cancelled():
-            say()
-
-    def call() -> None:
-        try:
-            say = partial(outcome.set_result, function())
-        except BaseException as error:  # noqa: BLE001 - the future carries it to its waiter
-            say = partial(outcome.set_exception, error)
-        with suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(tell, say)
-
-    threading.Thread(target=call, name="aside", daemon=True).start()
-    return outcome
 
 
 def exit_without_waiting(end: object) -> None:

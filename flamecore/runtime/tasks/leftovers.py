@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Self
 
+from flamecore.runtime.tasks.aside import aside
 from flamecore.toolkit.closing import closed_by_libraries
 
 _DESCRIPTORS: Final = Path("/dev/fd")
@@ -96,10 +97,11 @@ def _named(task: asyncio.Task[Any]) -> str:
 
 def _threads(before: set[threading.Thread]) -> set[tuple[str, str, int]]:
     """Return the threads that are left: their kind, name and number."""
+    known = before | set(aside)
     return {
         ("thread", thread.name, thread.ident or 0)
         for thread in threading.enumerate()
-        if thread not in before and (not thread.daemon or _module_of(thread).startswith(_OWN))
+        if thread not in known and (not thread.daemon or _module_of(thread).startswith(_OWN))
     }
 
 

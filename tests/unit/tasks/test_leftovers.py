@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from flamecore.runtime.tasks.aside import in_daemon_thread
 from flamecore.runtime.tasks.event_loop import CHOICE, run
 
 kept: list[Any] = []
@@ -117,6 +118,17 @@ def test_wakeups_do_not_count() -> None:
     run(main())
     for end in ends:
         os.close(end)
+
+
+def test_a_call_that_may_never_return_does_not_count() -> None:
+    """An import that hangs is such a call: nobody waits for its thread."""
+    over = threading.Event()
+
+    async def main() -> None:
+        in_daemon_thread(over.wait)
+
+    run(main())
+    over.set()
 
 
 def test_nobody_looks_where_such_warnings_are_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from flamecore.logs import logger
 from flamecore.model.messages import WATCHER
 from flamecore.runtime.cluster.watching.watcher import READY
 from flamecore.runtime.config.options import node_options
-from flamecore.runtime.tasks.event_loop import in_daemon_thread
+from flamecore.runtime.tasks.aside import in_daemon_thread
 from flamecore.toolkit.processes import command_of, environment
 
 ASKED: Final = "watcher"

@@ -27,7 +27,8 @@ from flamecore.errors import FlameError
 from flamecore.model.messages import CONTROL, Stop, Watched
 from flamecore.runtime.cluster.session import ControlSession
 from flamecore.runtime.codec.codec import Codec
-from flamecore.runtime.tasks.event_loop import exit_without_waiting, in_daemon_thread, run
+from flamecore.runtime.tasks.aside import in_daemon_thread
+from flamecore.runtime.tasks.event_loop import exit_without_waiting, run
 from flamecore.runtime.tasks.sender import Sender
 from flamecore.toolkit.private_dir import private_folder
 from flamecore.toolkit.processes import state_of

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from nats import errors
@@ -91,6 +92,13 @@ class _Wire(TcpTransport):
         if not line:  # the library would name the answer that it expected, and not say that the connection is gone
             raise errors.UnexpectedEOF
         return line
+
+    async def shut(self) -> None:
+        """Close the connection, if nothing has closed it."""
+        if self._io_writer is not None and not self._io_writer.transport.is_closing():
+            self.close()  # type: ignore[no-untyped-call]  # as above
+            with suppress(OSError):  # it is broken
+                await self.wait_closed()
 
     async def wait_closed(self) -> None:
         if (writer := self._io_writer) is None:
@@ -187,6 +195,9 @@ class DirectClient(Client):
             await ended(again)
             if not self.is_closed:  # it has reconnected meanwhile
                 await super().close()
+        # One that was cancelled while it closed after a time limit takes itself for closed, and leaves it at that.
+        if isinstance(wire := self._transport, _Wire):
+            await wire.shut()
 
     async def _process_pong(self) -> None:
         # The library would set the result of a flush that was given up, fail, and read nothing any more.

@@ -15,7 +15,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 
 import hypothesis
@@ -107,11 +107,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             del tests[test]
     for test, cases in tests.items():
         is_small = test.startswith(SMALL)
-        if _is_smoke(cases[0]) or (_is_seeded(cases[0]) and not is_small):
+        if _is_smoke(cases[0]):
             kept.update(cases)
         else:
+            drawn = [[case] for case in cases] if is_small else _with_their_seeds(cases)
             part = min(FEW / len(cases), 1.0) if is_small else 0.0
-            kept.update(draws.chosen(cases, test, max(part, tier.cases)))
+            kept.update(chain.from_iterable(draws.chosen(drawn, test, max(part, tier.cases))))
     config.stash[left_out] = len(items) - len(kept)
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = [item for item in items if item in kept]
@@ -131,10 +132,15 @@ def _is_smoke(item: pytest.Item) -> bool:
     return item.get_closest_marker("smoke") is not None
 
 
-def _is_seeded(item: pytest.Item) -> bool:
-    """Return whether the cases of a test are seeds, which are those of the draw already."""
-    callspec = getattr(item, "callspec", None)
-    return callspec is not None and "seed" in callspec.params
+def _with_their_seeds(cases: list[pytest.Item]) -> list[list[pytest.Item]]:
+    """Return the cases of a test, those together that differ by a seed alone: seeds are those of the draw already."""
+    together: dict[object, list[pytest.Item]] = {}
+    for case in cases:
+        callspec = getattr(case, "callspec", None)
+        is_seeded = callspec is not None and "seed" in callspec.params
+        settings = tuple((name, at) for name, at in callspec.indices.items() if name != "seed") if is_seeded else case
+        together.setdefault(settings, []).append(case)
+    return [*together.values()]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+import pytest
+
 import flamecore as fc
 from flamecore.abc.store import StoreContext
 from flamecore.model.graph import Graph
@@ -71,6 +73,10 @@ def test_a_run_may_leave_out_all_that_it_reads() -> None:
     assert_exactly_once(flow, {"numbers": [1, 2, 3]}, seeds=range(4), on_error="skip")
 
 
+EVERY_KIND = (28, 14, 52, 15, 4, 41)
+"""Seeds whose stories together have every kind of fault; if stories become others, the next seeds are played, too."""
+
+
 def test_every_kind_of_fault_is_played() -> None:
     """At the size of the tests of whole flows: what is asked for and comes to nothing tests nothing."""
     flow = fc.Flow("counts")
@@ -81,12 +87,25 @@ def test_every_kind_of_fault_is_played() -> None:
     kinds |= {"cut", "flip", "stale", "swap", "older"}  # what is done to what is stored
     kinds |= {"damage", "back"}  # of a snapshot that there is one to spare for; the job goes back to that one
     kinds |= {"ruin", "refusal"}  # of what it cannot do without; it says that it cannot
-    counts = Counter[str]()
-    for first in range(0, 200, 5):
-        counts += assert_exactly_once(flow, inputs, seeds=range(first, first + 5))
-        if not kinds.difference(counts):
-            break
-    assert kinds.difference(counts) == set(), counts
+    assert_exactly_once(flow, inputs, seeds=EVERY_KIND, kinds=kinds)
+
+
+def test_more_stories_are_played_until_what_they_are_about_has_happened() -> None:
+    flow = fc.Flow("counts")
+    flow.source("numbers", int).sink("out")
+    inputs = {"numbers": [1, 2, 3]}
+    alone = assert_exactly_once(flow, inputs, seeds=[3])
+    missing = sorted({"kill", "drain", "store"}.difference(alone))
+    assert missing
+    counts = assert_exactly_once(flow, inputs, seeds=[3], kinds=missing)
+    assert all(counts[kind] for kind in missing)
+
+
+def test_what_never_happens_in_a_story_is_an_error() -> None:
+    flow = fc.Flow("counts")
+    flow.source("numbers", int).sink("out")
+    with pytest.raises(AssertionError, match="none of 201 stories has had meteorite"):
+        assert_exactly_once(flow, {"numbers": [1]}, seeds=[0], workers=[1], ackers=[*ACKERS][:1], kinds=["meteorite"])
 
 
 def test_a_story_without_faults_is_one_run() -> None:

@@ -22,6 +22,7 @@ from flamecore.errors import ConsistencyError, GraphError, JobError, PluginLoadE
 from flamecore.model.graph import Graph
 from flamecore.model.vertices import ByKey, Vertex
 from flamecore.testing import assert_deterministic, assert_exactly_once, override
+from flamecore.testing.draws import seeds
 from flamecore.testing.flows.reference import interpret
 
 PAGE = Path(__file__).parents[2] / "docs" / "plugins" / "operator.md"
@@ -95,7 +96,7 @@ def test_a_run_gives_what_the_drawing_means(best: Any, build: Any, workers: int)
 
 @pytest.mark.parametrize("build", [spread, behind_repairs])
 def test_the_order_of_arrival_does_not_matter(best: Any, build: Any) -> None:
-    assert_deterministic(build(best), numbers(), workers=(1, 2, 3, 4), seeds=range(15))
+    assert_deterministic(build(best), numbers(), workers=(1, 2, 3, 4), seeds=seeds(15))
 
 
 def test_an_operator_that_repairs_nothing_is_found_out(best: Any) -> None:
@@ -113,7 +114,7 @@ def test_an_operator_that_repairs_nothing_is_found_out(best: Any) -> None:
 
 @pytest.mark.parametrize("build", [spread, behind_repairs])
 def test_snapshots_hold_its_state(best: Any, build: Any) -> None:
-    assert_exactly_once(build(best), numbers(), seeds=range(12))
+    assert_exactly_once(build(best), numbers(), seeds=seeds(12))
 
 
 def test_an_operator_that_restores_nothing_is_found_out(best: Any) -> None:
@@ -129,7 +130,7 @@ def test_a_failing_comparison_is_reported_where_it_stands(best: Any) -> None:
     flow = fc.Flow("best")
     flow.source("values").key_by(lambda _: 0).apply(best.Best, count=2, name="best").sink("top")
     inputs: dict[str, list[Any]] = {"values": [3, "three", 4]}
-    assert_deterministic(flow, inputs, workers=(1, 2), seeds=range(5))
+    assert_deterministic(flow, inputs, workers=(1, 2), seeds=seeds(5))
     outputs = flow.run(inputs, settings={"job.on_error": "skip"})
     assert outputs["top"] == [(0, (3,)), (0, (4, 3))]
 

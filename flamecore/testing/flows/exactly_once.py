@@ -12,8 +12,9 @@ def test_flow():
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Any, Final, Literal
 
 from flamecore.abc.acker import Acker, AckerPlan
 from flamecore.flow import Flow
@@ -24,6 +25,9 @@ from flamecore.testing.flows.deterministic import acker_named, compare_outputs, 
 from flamecore.testing.flows.reference import Failed, interpret
 from flamecore.testing.simulation.crashes import Crashes, Played
 from flamecore.testing.simulation.trouble import Trouble
+
+_MORE: Final = 200
+"""Most stories beyond those that are asked for."""
 
 
 def assert_exactly_once(
@@ -36,6 +40,7 @@ def assert_exactly_once(
     trouble: Trouble | None = None,
     on_error: Literal["fail", "skip"] = "fail",
     order: Literal["ordered", "partitioned"] = "ordered",
+    kinds: Collection[str] = (),
 ) -> Counter[str]:
     """Run a flow with state through simulated crashes, and compare its outputs.
 
@@ -57,13 +62,15 @@ def assert_exactly_once(
         on_error: Treatment of records that a function of the flow fails on: they end the job, or are left out.
         order: Whether each sink is one sequence, or has a partition for each worker; partitions are merged before they
             are compared.
+        kinds: Kinds of faults without which nothing is shown: as long as one has not been played, stories of the seeds
+            that follow are played, too.
 
     Returns:
         How often each kind of fault was played: see `flamecore.testing.simulation.crashes.Played`.
 
     Raises:
         AssertionError: An output differs, is missing or too many, or the job ended as it should not. The text gives the
-            first difference, the seed, and the events before.
+            first difference, the seed, and the events before. Or hundreds of stories have not had one of `kinds`.
         ConfigError: The flow has no source of a name in `inputs`, or there is nothing to run.
         GraphError: `trouble` has sources grow, and what the outputs then are is not determined.
     """
@@ -73,7 +80,9 @@ def assert_exactly_once(
     strategies: dict[str, Callable[[AckerPlan], Acker]] = {name: acker_named(name) for name in ackers}
     reference = Reference(graph, whole, skip_failing=on_error == "skip")
     counts: Counter[str] = Counter()
-    for seed in seeds:
+    for number, seed in enumerate(chain(seeds, range(max(seeds) + 1, max(seeds) + 1 + _MORE))):
+        if number >= len(seeds) and all(counts[kind] for kind in kinds):
+            break
         story = Crashes(
             graph,
             whole,
@@ -91,6 +100,8 @@ def assert_exactly_once(
         except Exception as error:
             told = "\n  ".join(story.log)
             raise AssertionError(f"with seed={seed}: {error}\nWhat had happened, by second:\n  {told}") from error
+    missing = sorted(kind for kind in kinds if not counts[kind])
+    assert not missing, f"none of {len(seeds) + _MORE} stories has had {', '.join(missing)}; there was {dict(counts)}"
     return counts
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import flamecore as fc
 from flamecore.errors import OperationError
+from flamecore.testing.draws import seeds
 from flamecore.testing.flows.deterministic import assert_deterministic
 from flamestream_demo.inverted_index import (
     Change,
@@ -126,7 +127,7 @@ def test_many_interleavings_of_workers_give_one_change_log(changes_by_dictionary
     # Versions of one page follow each other at once, so that words of an older one are often overtaken.
     pages = [revised(page, version) for page in topics(limit=3) for version in (1, 2, 3)]
     pages = [page._replace(text=page.text[:400]) for page in pages]
-    found = assert_deterministic(flow, {"pages": pages}, workers=(1, 2, 4), seeds=range(9))
+    found = assert_deterministic(flow, {"pages": pages}, workers=(1, 2, 4), seeds=seeds(9))
     assert found["index"] == changes_by_dictionary(pages)
 
 

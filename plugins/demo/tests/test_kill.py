@@ -69,7 +69,7 @@ def test_all_roles_are_killed_soon() -> None:
 @pytest.mark.skipif(not entry_points(group="flamestream.command", name="demo"), reason="flamestream is not installed")
 @pytest.mark.skipif(sys.platform == "win32", reason="kills as POSIX does")
 def test_the_output_survives_three_kills() -> None:
-    line = [sys.executable, "-m", "flamecore", "demo", "kill", "--kills", "3", "--for", "8", "--seed", "5", "--json"]
+    line = [sys.executable, "-m", "flamecore", "demo", "kill", "--kills", "3", "--for", "5", "--seed", "5", "--json"]
     done = subprocess.run(line, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     facts = json.loads(done.stdout)

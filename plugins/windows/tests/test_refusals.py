@@ -14,6 +14,7 @@ import flamecore as fc
 import flamestream_windows as w
 from flamecore.errors import ConfigError, FlameError, GraphError, OperationError
 from flamecore.testing import assert_exactly_once
+from flamecore.testing.draws import seeds
 from flamestream_windows import aggregates as agg
 from flamestream_windows import triggers as t
 from flamestream_windows import watermarks
@@ -427,7 +428,7 @@ def test_panes_that_fail_are_left_out_alike_after_crashes() -> None:
     keyed.window(w.fixed(seconds=4), **late).aggregate(total=Total()).sink("late")
     # Each window of four seconds has two of each key: 13 of "a", and 15 of "b".
     records = [(1000.0 + at, "ab"[at % 2], (6, 7, 7, 8)[at % 4]) for at in range(24)]
-    assert_exactly_once(flow, {"records": records}, seeds=range(6), on_error="skip")
+    assert_exactly_once(flow, {"records": records}, seeds=seeds(6), on_error="skip")
 
 
 @pytest.mark.parametrize("workers", [1, 2])

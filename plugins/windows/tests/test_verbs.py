@@ -13,6 +13,7 @@ import flamecore as fc
 import flamestream_windows as w
 from flamecore.errors import GraphError
 from flamecore.testing import assert_deterministic, assert_exactly_once
+from flamecore.testing.draws import seeds
 from flamestream_windows import watermarks
 from flamestream_windows.engine import joins
 from flamestream_windows.engine.functions import Function
@@ -127,8 +128,8 @@ def test_a_verb_gives_what_the_engine_gives_with_any_number_of_workers(name: str
 @pytest.mark.parametrize("name", ["process", "outer"])
 def test_no_interleaving_and_no_crash_shows(name: str) -> None:
     records = {"records": drawn(7, 30)}
-    assert_deterministic(in_flow(name), records, seeds=range(4))
-    assert_exactly_once(in_flow(name, None), records, seeds=range(8))
+    assert_deterministic(in_flow(name), records, seeds=seeds(4))
+    assert_exactly_once(in_flow(name, None), records, seeds=seeds(8))
 
 
 def test_windows_of_two_streams_are_joined() -> None:

@@ -288,8 +288,7 @@ def test_what_closes_leaves_nothing_open() -> None:
 @pytest.mark.parametrize("build", [in_minutes, two_origins, by_place])
 def test_marks_are_in_snapshots_and_a_rescale_does_not_show(build: Callable[..., fc.Flow]) -> None:
     flow = build(closes=False)
-    counts = assert_exactly_once(flow, events_of(flow), seeds=(*range(4), *seeds(25)))
-    assert counts["turn"] > 0
+    assert_exactly_once(flow, events_of(flow), seeds=seeds(25), kinds=["turn"])
 
 
 def test_the_end_of_a_front_is_at_the_same_time_after_a_fault() -> None:
@@ -341,8 +340,7 @@ def test_no_interleaving_changes_the_outputs(build: Callable[[], fc.Flow]) -> No
 @pytest.mark.parametrize("build", FLOWS)
 def test_nothing_is_lost_and_nothing_comes_twice(build: Callable[[], fc.Flow]) -> None:
     flow = build()
-    counts = assert_exactly_once(flow, inputs_of(flow), seeds=(*range(4), *seeds(25)))
-    assert counts["kill"] > 0
+    assert_exactly_once(flow, inputs_of(flow), seeds=seeds(25), kinds=["kill"])
 
 
 @pytest.mark.parametrize("clock", ["sequence", "wall"])

@@ -14,6 +14,7 @@ import flamecore as fc
 from flamecore.model.hashing import key_group, owners, stable_hash
 from flamecore.model.messages import Released
 from flamecore.runtime.parts.collector import Collector
+from flamecore.testing.draws import seeds
 from flamecore.testing.flows.deterministic import acker_named
 from flamecore.testing.simulation.simulation import SimulatedRun, Simulation
 
@@ -83,7 +84,7 @@ def run(made: Callable[[int], fc.Flow], bad: int, seed: int, *, workers: int = 3
 def test_a_failure_elsewhere_ends_the_job_where_it_always_does(made: Callable[[int], fc.Flow], bad: int) -> None:
     alone = run(made, bad, 0, workers=1)
     assert alone.failure is not None
-    for seed in range(40):
+    for seed in seeds(40):
         found = run(made, bad, seed)
         assert found.outputs["out"] == alone.outputs["out"], f"seed {seed}"
         assert found.failure is not None

@@ -245,7 +245,7 @@ def test_an_endless_loop_is_stopped_and_names_its_item() -> None:
         turned = stream.map(lambda n: n, name="turn")
         return turned, turned.filter(lambda n: n < 0)
 
-    error = Run(flow(lambda stream: stream.loop(body, name="ring")), [[7]]).error
+    error = Run(flow(lambda stream: stream.loop(body, name="ring")), [[7]], **{"job.max_rounds": 10_000}).error
     assert isinstance(error, OperationError)
     assert error.vertex == "ring"
     assert isinstance(error.cause, RunawayLoopError)

@@ -9,6 +9,7 @@ import pytest
 
 import flamecore as fc
 from flamecore.errors import JobError, OperationError, RunawayLoopError
+from flamecore.testing.draws import seeds
 from flamecore.testing.flows.reference import Failed, interpret
 
 Body = Callable[[Any], Any]
@@ -300,7 +301,7 @@ def failing_branch(stream: Any) -> Any:
 def test_of_the_items_that_fail_in_a_cycle_the_first_in_order_is_told(body: Body, workers: int) -> None:
     """An item that goes round comes, or fails, before what stands behind it in the same output of a function."""
     flow = looped(body)
-    for start in range(30):
+    for start in seeds(30, least=10):
         records = [(0, 0), (3, start), (3, 0)]
         try:
             expected = wanted(flow, records)

@@ -10,6 +10,7 @@ import flamecore as fc
 import flamestream_windows as w
 from flamecore.errors import GraphError
 from flamecore.testing import assert_exactly_once
+from flamecore.testing.draws import seeds
 from flamecore.testing.simulation.trouble import Trouble
 from flamestream_windows import watermarks
 
@@ -46,12 +47,12 @@ def apart() -> fc.Flow:
 
 
 def test_a_source_that_closes_its_windows_has_all_its_records_from_the_start() -> None:
-    assert_exactly_once(closing(), {"a": INPUTS["a"]}, seeds=range(12))
+    assert_exactly_once(closing(), {"a": INPUTS["a"]}, seeds=seeds(12))
 
 
 def test_several_sources_grow_if_their_watermarks_do_not_meet() -> None:
     assert Trouble().grows_in(apart().graph())
-    assert_exactly_once(apart(), INPUTS, seeds=range(12), trouble=Trouble(grows=True))
+    assert_exactly_once(apart(), INPUTS, seeds=seeds(12), trouble=Trouble(grows=True))
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import json
 import sqlite3
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -138,6 +139,7 @@ class Job:
             connection.execute("UPDATE blobs SET data = zeroblob(50) WHERE name = ?", (blob,))
 
 
+@cache
 def expected() -> dict[str, list[Any]]:
     """Return the outputs in the order of the sequence clock.
 
@@ -145,9 +147,6 @@ def expected() -> dict[str, list[Any]]:
     """
     found = interpret(flow.graph(), {"left": LEFT, "right": RIGHT})
     return {name: json.loads(json.dumps([output.payload for output in each])) for name, each in found.items()}
-
-
-WANTED = expected()
 
 
 def unordered(outputs: dict[str, list[Any]]) -> list[tuple[str, int]]:
@@ -162,13 +161,13 @@ def test_a_job_stopped_again_and_again_gives_the_outputs_of_one_run(tmp_path: Pa
     drained = [job.run(workers=1 + number % 3, drain_at=300 + 150 * number).drained for number in range(5)]
     assert all(drained)
     before = job.outputs()
-    assert 0 < len(before["counts"]) < len(WANTED["counts"])
+    assert 0 < len(before["counts"]) < len(expected()["counts"])
     assert not job.run(workers=2).drained
     after = job.outputs()
     assert {name: each[: len(before[name])] for name, each in after.items()} == before
     if clock == "sequence":
-        assert after == WANTED
-    assert unordered(after) == unordered(WANTED)
+        assert after == expected()
+    assert unordered(after) == unordered(expected())
 
 
 def test_a_finished_job_goes_on_with_new_records(tmp_path: Path) -> None:
@@ -176,10 +175,10 @@ def test_a_finished_job_goes_on_with_new_records(tmp_path: Path) -> None:
     for share in (0.2, 0.2, 0.5, 1):
         job.there = {"left": int(len(LEFT) * share), "right": int(len(RIGHT) * share**2)}
         job.run(workers=2)
-    assert unordered(job.outputs()) == unordered(WANTED)
+    assert unordered(job.outputs()) == unordered(expected())
     blobs = job.blobs
     job.run()
-    assert unordered(job.outputs()) == unordered(WANTED)
+    assert unordered(job.outputs()) == unordered(expected())
     assert len(job.blobs) <= len(blobs) + 2, "a run with nothing to do leaves next to nothing"
 
 
@@ -196,7 +195,7 @@ def test_runs_that_find_nothing_new_do_not_show(tmp_path: Path, workers: int) ->
             for _ in range(1 + again):
                 job.run(workers=workers)
         found.append(job.outputs())
-    assert unordered(found[0]) == unordered(WANTED)
+    assert unordered(found[0]) == unordered(expected())
     assert all(outputs == found[0] for outputs in found)
 
 
@@ -251,7 +250,7 @@ def test_a_job_resumes_from_before_a_damaged_snapshot(tmp_path: Path, kind: str)
     newest = max(name for name in job.blobs if name.startswith(kind))
     job.spoil(newest)
     job.run(workers=3)
-    assert job.outputs() == WANTED
+    assert job.outputs() == expected()
 
 
 def test_two_damaged_snapshots_are_an_error(tmp_path: Path) -> None:

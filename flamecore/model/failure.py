@@ -176,7 +176,9 @@ def exit_error(error: BaseException) -> JobError:
     The job has not ended then.
     """
     lines = user_lines(error)
-    done = f"called sys.exit({error.code!r})" if isinstance(error, SystemExit) else f"raised {type(error).__name__}"
+    done = f"raised {type(error).__name__}" + (f": {error}" if str(error) else "")
+    if isinstance(error, SystemExit):
+        done = f"called sys.exit({error.code!r})"
     return JobError(
         f"a function of the flow, a source or a sink has {done}{':' * bool(lines)}{lines}",
         hint="Raise another exception, which says what is wrong with which record. To end the job, end its input.",
@@ -199,12 +201,8 @@ def memory_error(error: MemoryError, during: str) -> JobError:
     )
 
 
-ENDING: Final = (SystemExit, KeyboardInterrupt, MemoryError)
-"""Errors of user code that would end the process, and not only an item."""
-
-
 def ending_error(error: BaseException, during: str) -> Exception:
-    """Return the error that ends a job whose code has raised `error`.
+    """Return the error that ends a job whose code has raised `error`; itself, if it is one that others handle.
 
     Args:
         error: The error, with its traceback.

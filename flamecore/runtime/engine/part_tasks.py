@@ -9,7 +9,7 @@ from typing import Protocol
 
 from flamecore.errors import SinkError
 from flamecore.runtime.tasks.deadlines import CallDeadline
-from flamecore.runtime.tasks.event_loop import ENDING, ending_error, start
+from flamecore.runtime.tasks.event_loop import ended_by_errors, start
 from flamecore.runtime.tasks.partition_task import PartitionTask
 from flamecore.runtime.tasks.rear_task import RearTask
 from flamecore.runtime.tasks.worker_task import WorkerTask
@@ -73,11 +73,6 @@ class PartTasks:
 
 
 async def _run(part: Part) -> None:
-    """Run a part.
-
-    User code that raises one of `ENDING` ends the job, like any other error.
-    """
-    try:
+    """Run a part."""
+    with ended_by_errors(f"the work of a {type(part).__name__}"):
         await part.run()
-    except ENDING as error:
-        raise ending_error(error, f"the work of a {type(part).__name__}") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import signal
 import socket
@@ -87,12 +88,13 @@ def start(
     return task
 
 
-ENDING: Final = (*failure.ENDING, asyncio.CancelledError)
-"""Errors of user code that would end the process or a task, and not only an item."""
+_COROUTINE: Final = inspect.CO_COROUTINE | inspect.CO_ITERABLE_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
 def ending_error(error: BaseException, during: str) -> Exception:
-    """Return the error that ends a job whose code has raised one of `ENDING`.
+    """Return the error that ends a job whose code has raised one; itself, if it is one that others handle.
+
+    User code that raises what is no `Exception` would end the process or a task without a reason.
 
     Args:
         error: The error, with its traceback.
@@ -101,11 +103,29 @@ def ending_error(error: BaseException, during: str) -> Exception:
     Raises:
         KeyboardInterrupt: As `flamecore.model.failure.ending_error`.
         CancelledError: The error itself, if the present task was told to end.
+        GeneratorExit: The error itself, if it was thrown into a coroutine, which is closed.
     """
-    task = asyncio.current_task()
-    if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-        raise error
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise error
+    if isinstance(error, GeneratorExit):
+        *_, (innermost, _) = traceback.walk_tb(error.__traceback__)
+        if innermost.f_code.co_flags & _COROUTINE:
+            raise error
     return failure.ending_error(error, during)
+
+
+@contextmanager
+def ended_by_errors(during: str) -> Iterator[None]:
+    """Have what user code raises in the block end the job, also if it is no `Exception`: see `ending_error`."""
+    try:
+        yield
+    except BaseException as error:
+        ended = ending_error(error, during)
+        if ended is error:
+            raise
+        raise ended from error
 
 
 T = TypeVar("T")

@@ -20,7 +20,7 @@ from flamecore.runtime.parts.front import Front
 from flamecore.runtime.parts.lowest import Lowest
 from flamecore.runtime.parts.room import Room
 from flamecore.runtime.tasks.deadlines import CallDeadline, Deadlines
-from flamecore.runtime.tasks.event_loop import ENDING, clock, ending_error, monotonic
+from flamecore.runtime.tasks.event_loop import clock, ended_by_errors, monotonic
 from flamecore.runtime.tasks.worker_task import WorkerTask
 
 _STEP_S: Final = 0.005
@@ -292,18 +292,13 @@ class FrontTask:
             worker_task.sender.send(CONTROL, word)
 
     async def _read_to_the_end(self) -> None:
-        """Read and admit to the end, or until cancelled.
-
-        User code that raises one of `ENDING` cannot end the program.
-        """
-        try:
+        """Read and admit to the end, or until cancelled."""
+        with ended_by_errors(f"the work of a {type(self).__name__}"):
             while self._left and not self._stop.is_set():
                 await self._wait_for_turn()
                 await self._read_round()
             if self._waiting:
                 await self._decided.wait()
-        except ENDING as error:
-            raise ending_error(error, f"the work of a {type(self).__name__}") from error
 
     async def _wait_for_turn(self) -> None:
         """Yield to other tasks, and wait until there is room."""

@@ -32,7 +32,7 @@ from flamecore.runtime.parts.counters import NodeStats
 from flamecore.runtime.parts.histogram import Histogram
 from flamecore.runtime.parts.worker import Worker
 from flamecore.runtime.tasks.door import Door, anything
-from flamecore.runtime.tasks.event_loop import ENDING, clock, ending_error, monotonic
+from flamecore.runtime.tasks.event_loop import clock, ending_error, monotonic
 from flamecore.runtime.tasks.front_search import FrontSearch
 from flamecore.runtime.tasks.partition_task import PartitionTask
 from flamecore.runtime.tasks.sender import Sender
@@ -271,7 +271,7 @@ class WorkerTask:
     def _flush_due(self) -> None:
         try:
             self.flush()
-        except (*ENDING, Exception) as error:  # noqa: BLE001 - handed to the job, which ends with it
+        except BaseException as error:  # noqa: BLE001 - handed to the job, which ends with it
             self.sender.fail(ending_error(error, f"the work of a {type(self).__name__}"))
 
     async def run(self) -> None:

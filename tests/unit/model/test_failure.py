@@ -30,6 +30,7 @@ from flamecore.model.failure import (
 )
 from flamecore.model.meta import GlobalTime
 from flamecore.runtime.config import plugins as registry
+from flamecore.runtime.tasks.event_loop import ended_by_errors
 from flamecore.testing.flows.reference import Failed, interpret
 
 BAD = object()
@@ -268,14 +269,25 @@ def test_a_function_that_calls_exit_ends_the_job_and_not_the_program(code: Any, 
     assert "in leave: sys.exit(code)" in caught.value.what
 
 
+class Unusual(BaseException):
+    pass
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("where", ["map", "key", "state"])
-def test_a_function_that_raises_cancelled_error_ends_the_job_with_its_line(workers: int, where: str) -> None:
-    """It is no exception for asyncio, and the task that reads would end as if it had been told to."""
+@pytest.mark.parametrize(
+    "raised",
+    [asyncio.CancelledError(), GeneratorExit(), Unusual("so"), BaseExceptionGroup("both", [Unusual(), ValueError()])],
+    ids=repr,
+)
+def test_a_function_that_raises_no_exception_ends_the_job_with_its_line(
+    raised: BaseException, workers: int, where: str
+) -> None:
+    """The task that reads would end as if it had been told to, or the program with a raw traceback."""
 
     def give_up(n: int) -> int:
         if n == 2:
-            raise asyncio.CancelledError
+            raise raised
         return n
 
     def count(s: int, n: int) -> tuple[int, list[int]]:
@@ -286,9 +298,20 @@ def test_a_function_that_raises_cancelled_error_ends_the_job_with_its_line(worke
         "key": flow(lambda stream: stream.key_by(give_up).count()),
         "state": flow(lambda stream: stream.key_by(lambda n: n).stateful_map(0, count)),
     }
-    with pytest.raises(JobError, match="has raised CancelledError") as caught:
+    with pytest.raises(JobError, match=f"has raised {type(raised).__name__}") as caught:
         flows[where].run({"numbers": [1, 2, 3]}, workers=workers)
-    assert "in give_up: raise asyncio.CancelledError" in caught.value.what
+    assert str(raised) in caught.value.what
+    assert "in give_up: raise raised" in caught.value.what
+
+
+def test_a_coroutine_that_is_closed_is_no_mistake() -> None:
+    async def wait() -> None:
+        with ended_by_errors("the work of a test"):
+            await asyncio.sleep(0)
+
+    waiting = wait()
+    waiting.send(None)
+    waiting.close()
 
 
 def test_an_interrupt_is_the_mistake_of_a_function_only_where_no_key_is_heard() -> None:

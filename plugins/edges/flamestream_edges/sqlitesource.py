@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final
 
@@ -23,10 +23,11 @@ from flamestream_edges.files import empty_path, wrong_type
 from flamestream_edges.reading.splitting import RAW_BYTES
 from flamestream_edges.sqlite import table_place
 
-Key = tuple[int | str, ...]
+Key = tuple[int | float | str, ...]
 Row = tuple[Any, ...]
 
 _ROWID: Final = "rowid"
+_ORDERED: Final = frozenset((int, float, str))
 _MOST: Final = 1024
 _HINTS: Final = {
     "SQLITE_NOTADB": "It is another kind of file; give another path.",
@@ -57,6 +58,25 @@ class SqliteSourceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     busy_timeout_s: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 5.0
 
 
+class _Undecoded(bytes):
+    """A text of the database that is not UTF-8."""
+
+
+def _text(raw: bytes) -> str | _Undecoded:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return _Undecoded(raw)
+
+
+def _reason(row: Row, names: Sequence[str]) -> str:
+    """Return the reason why a row is malformed that has an undecoded text, or "" if it has none."""
+    for name, value in zip(names, row, strict=True):
+        if type(value) is _Undecoded:
+            return f"not utf-8: column {name} is {bytes(value)[:RAW_BYTES]!r}"
+    return ""
+
+
 class Query:
     """Queries for rows after a key, in order.
 
@@ -73,8 +93,9 @@ class Query:
     def __init__(self, table: str, order: str, numbered: bool, columns: Iterable[str]) -> None:
         keys = [order] if order == _ROWID or not numbered else [order, _ROWID]
         self.size = len(keys)
+        self.columns = tuple(columns)
         key = ", ".join(_ROWID if name == _ROWID else _quoted(name) for name in keys)
-        what = f"SELECT {', '.join((key, *map(_quoted, columns)))} FROM {_quoted(table)}"
+        what = f"SELECT {', '.join((key, *map(_quoted, self.columns)))} FROM {_quoted(table)}"
         self.first = f"{what} ORDER BY {key} LIMIT ?"
         self.rest = f"{what} WHERE ({key}) > ({', '.join('?' * len(keys))}) ORDER BY {key} LIMIT ?"
         descending = ", ".join(f"{name} DESC" for name in key.split(", "))
@@ -92,6 +113,7 @@ class RowReader(Reader):
         self._query = query
         self._convert = convert
         self._after = after
+        self._has_undecoded = False
 
     async def read(self, limit: int) -> Batch | None:
         while not (rows := self._fetch(min(limit, _MOST))):
@@ -103,32 +125,43 @@ class RowReader(Reader):
         positions: list[Key] = []
         bad: list[Rejected] = []
         for row in rows:
-            key = row[:size]
+            key, fields = row[:size], row[size:]
             try:
-                values.append(self._convert(row[size:]))
+                if self._has_undecoded and (reason := _reason(fields, self._query.columns)):
+                    raise ValueError(reason)
+                values.append(self._convert(fields))
             except ValueError as error:
-                bad.append(Rejected(key, str(error), repr(row[size:])[:RAW_BYTES]))
+                bad.append(Rejected(key, str(error), repr(fields)[:RAW_BYTES]))
             else:
                 positions.append(key)
         self._after = rows[-1][:size]
         return Batch(values, positions, bad, fresh=True)
 
     def _fetch(self, limit: int) -> list[Row]:
-        query = self._query
+        self._has_undecoded = False
         try:
-            if self._after is None:
-                rows: list[Row] = self._database.execute(query.first, (limit,)).fetchall()
-            else:
-                rows = self._database.execute(query.rest, (*self._after, limit)).fetchall()
+            rows = self._rows_after(limit)
+        except sqlite3.OperationalError as error:
+            if "UTF-8" not in str(error):
+                raise self._source.failed("read", error) from error
+            # A function for each text would cost all rows of all databases what few of a few ask for.
+            self._has_undecoded, self._database.text_factory = True, _text
+            rows = self._rows_after(limit)
+            self._database.text_factory = str
         except sqlite3.Error as error:
             raise self._source.failed("read", error) from error
-        if rows and not {int, str}.issuperset(type(row[0]) for row in rows):
-            wrong = next(row[0] for row in rows if type(row[0]) not in (int, str))
+        if rows and not _ORDERED.issuperset(type(row[0]) for row in rows):
+            wrong = next(row[0] for row in rows if type(row[0]) not in _ORDERED)
             order = self._source.options.order
             raise self._source.error(
-                f"column {order} is {wrong!r} in a row", "Order by a column of whole numbers or text that has no NULL."
+                f"column {order} is {wrong!r} in a row", "Order by a column of numbers or UTF-8 text that has no NULL."
             )
         return rows
+
+    def _rows_after(self, limit: int) -> list[Row]:
+        if self._after is None:
+            return self._database.execute(self._query.first, (limit,)).fetchall()
+        return self._database.execute(self._query.rest, (*self._after, limit)).fetchall()
 
     def describe(self, position: Key) -> str:
         options = self._source.options
@@ -241,9 +274,9 @@ class SqliteSource(Source):
     def _checked(self, position: Any, query: Query, last: Key | None) -> Key:
         """Check that the table can be read on from a position; return its key."""
         key = tuple(position) if isinstance(position, tuple | list) else ()
-        if len(key) != query.size or not {int, str}.issuperset(map(type, key)):
+        if len(key) != query.size or not _ORDERED.issuperset(map(type, key)):
             raise self.error(f"{position!r} is no position in table {self.table}", "Take it from the reader.")
-        if last is None or (type(last[0]) is type(key[0]) and last < key):
+        if last is None or (isinstance(last[0], str) is isinstance(key[0], str) and last < key):
             held = f"ends at {self.options.order} {last[0]}" if last else "is empty"
             raise self.error(
                 f"table {self.table} {held}, and has been read up to {key[0]}",

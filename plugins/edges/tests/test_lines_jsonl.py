@@ -78,6 +78,15 @@ def test_lines_are_read_in_other_encodings(tmp_path: Path, read_all: ReadAll) ->
     assert read_all(jsonl_of(path, encoding="cp1251")).values == ["раз"]
 
 
+@pytest.mark.parametrize("partial", ["hold", "record"])
+def test_a_file_of_nothing_but_a_byte_order_mark_is_empty(tmp_path: Path, read_all: ReadAll, partial: str) -> None:
+    path = tmp_path / "marked.txt"
+    path.write_bytes("\ufeff".encode())
+    assert read_all(lines_of(path, partial=partial)).values == []
+    path.write_bytes("\ufeff\n".encode())
+    assert read_all(lines_of(path, partial=partial)).values == [""]
+
+
 def test_a_line_beyond_the_limit_is_rejected_and_the_rest_is_read(tmp_path: Path, read_all: ReadAll) -> None:
     path = tmp_path / "long.txt"
     path.write_text("short\n" + "x" * 1000 + "\nshort too\n" + "y" * 1001)

@@ -159,7 +159,7 @@ def test_a_table_that_grew_is_read_on_and_one_that_shrank_is_refused(path: Path)
         run(path, statement)
         with pytest.raises(SourceError, match=f"{held}, and has been read up to 3"):
             read(source(path), positions[-1])
-    for position in (3, "x", (), (1, 2), (None,), [1.5]):
+    for position in (3, "x", (), (1, 2), (None,), [b"x"]):
         with pytest.raises(SourceError, match="is no position in table t"):
             read(source(path), position)
 
@@ -191,8 +191,31 @@ def test_the_error_of_a_missing_table_or_column_suggests_those_there_are(
     assert hint.replace("t_day", "t_order") in caught.value.hint
 
 
+def test_rows_are_ordered_by_a_column_of_any_numbers(path: Path) -> None:
+    run(path, "CREATE TABLE r (at REAL, word)", "CREATE INDEX i ON r (at)")
+    run(path, "INSERT INTO r VALUES (0.5, 'b'), (-1e300, 'a'), (2, 'd'), (0.5, 'c'), (9e999, 'e')")
+    made = source(path, str, table="r", columns=("word",), order="at")
+    values, positions, _ = read(made)
+    assert values == ["a", "b", "c", "d", "e"]
+    for place, position in enumerate(positions):
+        assert read(made, position)[0] == values[place + 1 :]
+
+
+def test_a_text_that_is_not_utf_8_is_told_with_its_row(path: Path) -> None:
+    run(path, "INSERT INTO t VALUES (CAST(x'd0' AS TEXT), 4, ''), ('e', 5, '')")
+    values, _, bad = read(source(path, Pair))
+    assert [value.word for value in values] == ["a", "b", "c", "e"]
+    assert bad == [rf"{path} table t rowid 4: not utf-8: column word is b'\xd0'"]
+
+
+def test_a_text_that_is_not_utf_8_orders_no_row(path: Path) -> None:
+    run(path, "CREATE INDEX i ON t (word)", "INSERT INTO t VALUES (CAST(x'd0' AS TEXT), 4, '')")
+    with pytest.raises(SourceError, match=r"column word is b'\\xd0' in a row"):
+        read(source(path, Pair, order="word"))
+
+
 def test_a_null_in_the_order_column_is_refused(path: Path) -> None:
-    run(path, "CREATE INDEX i ON t (number)", "INSERT INTO t VALUES ('x', NULL, ''), ('y', 1.5, '')")
+    run(path, "CREATE INDEX i ON t (number)", "INSERT INTO t VALUES ('x', NULL, '')")
     with pytest.raises(SourceError, match="column number is None in a row"):
         read(source(path, order="number"))
 

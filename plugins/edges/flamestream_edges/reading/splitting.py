@@ -204,11 +204,17 @@ class Splitter:
     @property
     def rest(self) -> Rest:
         """Return what there is of the line whose end has not come yet."""
-        return Rest(self._offset, self._length, not b"".join(self._parts).strip())
+        length = 0 if self._is_marked_only else self._length
+        return Rest(self._offset, length, not b"".join(self._parts).strip())
+
+    @property
+    def _is_marked_only(self) -> bool:
+        """Whether a byte order mark is all there is: some programs write one into a file without lines."""
+        return self._next == 1 and self._parts == [codecs.BOM_UTF8]
 
     def finish(self) -> tuple[TooLong | None, Block | None]:
         """End the stream; return its last line if that had no end."""
-        if not self._parts:
+        if not self._parts or self._is_marked_only:
             return None, None
         if self._length > self.max_line_bytes:
             return self._give_up(0), None

@@ -45,7 +45,7 @@ def command(ctx: click.Context, kills: int, seed: int | None, seconds: float) ->
     SQLite in a temporary folder. Workers, the acker and the supervisor are killed (SIGKILL); the supervisor is started
     again by the same command. In the end the output is compared with that of an undisturbed run.
 
-    The exit code is 1 if anything was lost, came twice, or is different.
+    The exit code is 1 if anything was lost, came twice, or is different, or if the job was over before all were killed.
     """
     if not hasattr(signal, "SIGKILL"):
         raise ConfigError("this system has no SIGKILL", hint="Run the demo on Linux or macOS.", path="")
@@ -60,7 +60,7 @@ def command(ctx: click.Context, kills: int, seed: int | None, seconds: float) ->
         tempfile.TemporaryDirectory(prefix="fs-demo-", ignore_cleanup_errors=True) as folder,
         Target(Path(folder), seconds) as target,
     ):
-        hunt = Hunt(target, kills, seconds, seed)
+        hunt = Hunt(target, kills, seed)
         told, drawn = 0, ""
         for _ in hunt.run():
             for shot in [] if quiet else hunt.shots[told:]:
@@ -75,7 +75,9 @@ def command(ctx: click.Context, kills: int, seed: int | None, seconds: float) ->
         print_json(_facts(hunt, seed))
     else:
         click.echo(_summary(hunt))
-    if not _clean(hunt):
+    if len(hunt.shots) < kills:
+        click.echo(f"only {len(hunt.shots)} of {kills} processes were killed before the job ended: --for 60", err=True)
+    if not _clean(hunt) or len(hunt.shots) < kills:
         ctx.exit(Exit.FAILED)
 
 

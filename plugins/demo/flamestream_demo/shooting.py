@@ -216,21 +216,21 @@ class Target:
 class Hunt:
     """Kills of processes of a target, and the comparison of its output.
 
+    Processes are killed after drawn shares of the output.
+
     Args:
         target: The job; started here.
         kills: Number of processes to kill.
-        seconds: Duration of the job.
-        seed: Seed of the choice of processes and times.
+        seed: Seed of the choice of processes and shares.
     """
 
-    def __init__(self, target: Target, kills: int, seconds: float, seed: int) -> None:
+    def __init__(self, target: Target, kills: int, seed: int) -> None:
         self.target = target
         self.shots: list[Shot] = []
         self.follower = Follower(target.output, ())
         self.same = False
         self._chance = random.Random(seed)
         self._roles = order_of(kills, self._chance)
-        self._pause_s = seconds / (kills + 1)
         self._began = 0.0
 
     def run(self) -> Iterator[None]:
@@ -242,8 +242,6 @@ class Hunt:
         target = self.target
         other = target.undisturbed()
         try:
-            target.start()
-            self._began = time.monotonic()
             while other.poll() is None:
                 yield
                 time.sleep(_LOOK_S)
@@ -252,9 +250,19 @@ class Hunt:
         if other.returncode:
             raise JobError(f"the undisturbed run has ended with code {other.returncode}")
         wanted = target.output.with_name("undisturbed.jsonl").read_bytes()
-        self.follower = Follower(target.output, wanted.splitlines(keepends=True))
+        lines = wanted.splitlines(keepends=True)
+        self.follower = follower = Follower(target.output, lines)
+        # Only now, and by what is put out, not by the clock: on a busy machine the job must not be over before.
+        target.start()
+        self._began = time.monotonic()
+        share = 0.0
         for role in self._roles:
-            yield from self._wait(self._pause_s * self._chance.uniform(0.3, 0.9), lambda: False)
+            share += self._chance.uniform(0.3, 0.9) / (len(self._roles) + 1)
+            while target.running and follower.delivered < share * len(lines):
+                before = follower.delivered
+                yield from self._wait(_LIMIT_S, lambda before=before: follower.delivered > before or not target.running)
+                if follower.delivered == before and target.running:
+                    raise JobError(f"the job has put out nothing for {_LIMIT_S:g} s")
             if not target.running:
                 break
             yield from self._shoot(role)

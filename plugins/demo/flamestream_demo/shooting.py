@@ -251,18 +251,14 @@ class Hunt:
             raise JobError(f"the undisturbed run has ended with code {other.returncode}")
         wanted = target.output.with_name("undisturbed.jsonl").read_bytes()
         lines = wanted.splitlines(keepends=True)
-        self.follower = follower = Follower(target.output, lines)
+        self.follower = Follower(target.output, lines)
         # Only now, and by what is put out, not by the clock: on a busy machine the job must not be over before.
         target.start()
         self._began = time.monotonic()
         share = 0.0
         for role in self._roles:
             share += self._chance.uniform(0.3, 0.9) / (len(self._roles) + 1)
-            while target.running and follower.delivered < share * len(lines):
-                before = follower.delivered
-                yield from self._wait(_LIMIT_S, lambda before=before: follower.delivered > before or not target.running)
-                if follower.delivered == before and target.running:
-                    raise JobError(f"the job has put out nothing for {_LIMIT_S:g} s")
+            yield from self._wait_for_outputs(round(share * len(lines)))
             if not target.running:
                 break
             yield from self._shoot(role)
@@ -272,6 +268,17 @@ class Hunt:
             self.follower.look()
         self.follower.look()
         self.same = target.output.read_bytes() == wanted
+
+    def _wait_for_outputs(self, wanted: int) -> Iterator[None]:
+        before, end = -1, 0.0
+        while self.target.running and self.follower.delivered < wanted:
+            if self.follower.delivered != before:
+                before, end = self.follower.delivered, time.monotonic() + _LIMIT_S
+            elif time.monotonic() > end:
+                raise JobError(f"the job has put out nothing for {_LIMIT_S:g} s")
+            yield
+            time.sleep(_LOOK_S)
+            self.follower.look()
 
     def _shoot(self, role: str) -> Iterator[None]:
         target, follower = self.target, self.follower

@@ -1,10 +1,10 @@
 """Payloads as JSON, in the way of all sinks here.
 
 Same as msgspec, except: NamedTuples become objects, like dataclasses; elements of sets are sorted, so that one payload
-has one text; subclasses of `str`, `int` and `float` are written as these. A `msgspec.Struct` is written by its own
-rules, with all its contents. JSON has no NaN, no infinities and no bytes: the former become null, the latter base64.
-Text of a time has no seconds in the offset of its zone: a datetime with such an offset (local mean time) is written in
-UTC, a time of day is refused.
+has one text; subclasses of `str`, `int` and `float`, and numbers of numpy, are written as these. A `msgspec.Struct` is
+written by its own rules, with all its contents. JSON has no NaN, no infinities and no bytes: the former become null,
+the latter base64. Text of a time has no seconds in the offset of its zone: a datetime with such an offset (local mean
+time) is written in UTC, a time of day is refused.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def plain(value: Any) -> object:
     if kind is dict:
         if SCALARS.issuperset(map(type, value.values())) and SCALARS.issuperset(map(type, value)):
             return value
-        return {plain(key) if isinstance(key, (datetime, time)) else key: plain(inner) for key, inner in value.items()}
+        return {_key(key): plain(inner) for key, inner in value.items()}
     if isinstance(value, tuple) and hasattr(kind, "_fields"):
         return {name: plain(inner) for name, inner in zip(kind._fields, value, strict=True)}
     if dataclasses.is_dataclass(kind):
@@ -84,7 +84,16 @@ def plain(value: Any) -> object:
     for base in (str, int, float):
         if isinstance(value, base):
             return base(value) if base is not str else str.__str__(value)
-    return value
+    return value.item() if _is_array_scalar(value) else value
+
+
+def _is_array_scalar(value: Any) -> bool:
+    """Return whether a value is a number or a truth value as arrays have it: `numpy.int64`, and its kind."""
+    return getattr(getattr(value, "dtype", None), "kind", None) in ("b", "i", "u", "f") and value.shape == ()
+
+
+def _key(key: object) -> object:
+    return plain(key) if isinstance(key, (datetime, time)) or _is_array_scalar(key) else key
 
 
 def _plain_column(values: Sequence[Any]) -> Sequence[object]:

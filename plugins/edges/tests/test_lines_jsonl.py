@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import flamecore as fc
 from flamecore.abc.source import EdgeContext
 from flamecore.errors import ConfigError, SinkError
 from flamecore.toolkit.records.plain import Unencodable, encode_lines
@@ -424,6 +425,45 @@ def test_columns_are_written_as_their_values(form: Callable[[Any], Any]) -> None
         for other in columns:
             payloads = [form(row) for row in zip(one, other, strict=True)]
             assert encode_lines(payloads) == b"".join(encode_alone(payload) + b"\n" for payload in payloads)
+
+
+ARRAY_SCALARS = {
+    "int64": 5,
+    "uint8": 200,
+    "int16": -3,
+    "float16": 0.5,
+    "float32": 1.5,
+    "float64": 2.25,
+    "bool_": True,
+}
+
+
+@pytest.mark.parametrize("name", ARRAY_SCALARS)
+def test_numbers_of_numpy_are_written_as_numbers(name: str) -> None:
+    numpy = pytest.importorskip("numpy", reason="numpy is not installed")
+    value = wanted = ARRAY_SCALARS[name]
+    value = getattr(numpy, name)(wanted)
+    for payload, text in (
+        (value, wanted),
+        (Point(value, 0.5, ("a",)), {"x": wanted, "y": 0.5, "tags": ["a"]}),
+        ({"n": [value, {"m": value}]}, {"n": [wanted, {"m": wanted}]}),
+        (numpy.array(value), wanted),
+    ):
+        assert json.loads(encode_alone(payload)) == text
+        assert encode_lines([payload]) == encode_alone(payload) + b"\n"
+    if isinstance(wanted, int) and not isinstance(wanted, bool):
+        assert json.loads(encode_alone({value: "key"})) == {str(wanted): "key"}
+    with pytest.raises(Unencodable, match="ndarray"):
+        encode_alone(numpy.array([value, value]))
+
+
+@pytest.mark.parametrize("use", ["jsonl", "csv", "sqlite", "stdout"])
+def test_numbers_of_numpy_pass_every_sink(use: str, tmp_path: Path) -> None:
+    numpy = pytest.importorskip("numpy", reason="numpy is not installed")
+    flow = fc.Flow("numbers")
+    flow.source("numbers", int).map(lambda n: (numpy.int64(n), numpy.float32(n))).sink("out")
+    path = {} if use == "stdout" else {"sink.out.path": str(tmp_path / "out")}
+    flow.run({"numbers": [1, 2]}, settings={"sink.out.use": use, **path})
 
 
 def test_a_payload_that_cannot_be_shown_is_refused_like_others(tmp_path: Path) -> None:

@@ -539,9 +539,17 @@ class History:
         return manifest
 
     async def _check_fence(self) -> None:
-        last = (await self.store.names("epoch/"))[-1]
-        if last > epoch_blob(self.epoch):
+        own, names = epoch_blob(self.epoch), await self.store.names("epoch/")
+        last = names[-1] if names else ""
+        if last > own:
             raise self._fenced(self.epoch + 1)
+        if last < own:
+            raise CorruptError(
+                f"the blob {own} of this run is gone: something else has deleted blobs of the state while the job ran",
+                hint=f"Nothing but the job may change its state. {RESTORE}",
+                store=self.store.name,
+                blob=own,
+            )
 
     async def tidy_once(self) -> None:
         """Tidy up once per epoch."""

@@ -354,6 +354,20 @@ def test_an_overtaken_run_commits_no_more_after_many_epochs() -> None:
     assert blobs == before
 
 
+@pytest.mark.parametrize("gone", [{epoch_blob(2)}, {epoch_blob(1), epoch_blob(2)}])
+def test_a_run_whose_epoch_is_deleted_by_somebody_says_so_and_commits_no_more(gone: set[str]) -> None:
+    blobs: dict[str, bytes] = {}
+    start(blobs).commit(5)
+    run = start(blobs).commit(8)
+    for name in gone & blobs.keys():
+        del blobs[name]
+    before = dict(blobs)
+    with pytest.raises(CorruptError, match=r"epoch/00000002 of this run is gone") as caught:
+        run.commit(9, part=False)
+    assert caught.value.blob == epoch_blob(2)
+    assert blobs == before
+
+
 def test_a_run_overtaken_while_it_commits_deletes_nothing() -> None:
     blobs: dict[str, bytes] = {}
     old = start(blobs).commit(5).commit(6)

@@ -20,7 +20,7 @@ from typing import Final, TypeVar
 from weakref import WeakSet
 
 from flamecore import events
-from flamecore.errors import ConfigError
+from flamecore.errors import ConfigError, FlameError, JobError
 from flamecore.logs import logger
 from flamecore.model import failure
 from flamecore.runtime.tasks.leftovers import Leftovers
@@ -144,6 +144,9 @@ _OPEN_FILES: Final = (65_536, 10_240)
 highest that macOS takes where it says that there is none. A far higher one slows down other programs, which close all
 descriptors that they may have."""
 
+_FEWEST_OPEN_FILES: Final = 16
+"""The least with which a job on one worker has read and written a file, on either loop."""
+
 CHOICE: Final = "FLAMESTREAM_EVENT_LOOP"
 """Environment variable with the name of the event loop."""
 
@@ -186,19 +189,20 @@ def run(main: Coroutine[object, object, T]) -> T:
 
     Raises:
         ConfigError: As `loop_factory`.
+        JobError: The limit of open files is too low.
     """
-    _fill_standard_descriptors()
-    _allow_open_files()
-    with Leftovers() as leftovers:
-        return _run(main, leftovers)
-
-
-def _run(main: Coroutine[object, object, T], leftovers: Leftovers) -> T:
     try:
-        runner = asyncio.Runner(loop_factory=loop_factory())
-    except ConfigError:
+        _fill_standard_descriptors()
+        _allow_open_files()
+        made = loop_factory()
+    except FlameError:
         main.close()
         raise
+    with Leftovers() as leftovers:
+        return _run(main, asyncio.Runner(loop_factory=made), leftovers)
+
+
+def _run(main: Coroutine[object, object, T], runner: asyncio.Runner, leftovers: Leftovers) -> T:
     # A pool of our own in the loop's place: `asyncio.run` would wait for its threads for minutes, or without a limit.
     threads = ThreadPoolExecutor(thread_name_prefix="asyncio")
     runner.get_loop().set_default_executor(threads)
@@ -255,12 +259,20 @@ def _allow_open_files() -> None:
     """Raise the limit of open files that this process may raise itself, since a job may read many.
 
     It stays raised: other jobs may run in the process, and those that it starts inherit it.
+
+    Raises:
+        JobError: It is so low that the loop cannot end, to say what is wrong.
     """
     try:
         import resource
     except ImportError:  # Windows has no such limit
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < _FEWEST_OPEN_FILES:
+        raise JobError(
+            f"this process may have {hard} files open at a time, and a job needs some {_FEWEST_OPEN_FILES} at least",
+            hint="Have its limit raised: ulimit -Hn says what it is.",
+        )
     for most in _OPEN_FILES:
         wanted = most if hard == resource.RLIM_INFINITY else min(most, hard)
         if soft == resource.RLIM_INFINITY or soft >= wanted:

@@ -6,10 +6,12 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from flamecore.runtime.tasks.event_loop import CHOICE
 from flamecore.testing.draws import TIER
 
 pytestmark = [
@@ -125,3 +127,28 @@ def test_a_later_run_reads_many_files_on(workers: int, tmp_path: Path) -> None:
     job.add(range(2), 1)
     assert job.run() == ""
     assert job.outputs() == job.expected
+
+
+@pytest.mark.parametrize("limit", [6, 9, 12, 15, 16])
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_a_job_that_may_open_hardly_any_file_runs_or_says_so(tmp_path: Path, limit: int, loop: str) -> None:
+    if loop == "uvloop" and find_spec(loop) is None:
+        pytest.skip("uvloop is not installed")
+    (tmp_path / "words.py").write_text(APP.format(type="str", word="word"))
+    (tmp_path / "in.txt").write_text("a\n")
+    line = [sys.executable, "-c", START.format(soft=limit, hard=limit), "run", "words.py", "-q"]
+    line += ["--source", "lines=lines", "--set", "source.lines.path=in.txt"]
+    done = subprocess.run(
+        line,
+        cwd=tmp_path,
+        env={**os.environ, CHOICE: loop},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if limit < 16:
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.startswith(f"error: this process may have {limit} files open at a time"), done.stderr
+    else:
+        assert (done.returncode, done.stderr) == (0, "")

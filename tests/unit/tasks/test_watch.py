@@ -54,8 +54,12 @@ def test_a_call_that_lasts_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watching_module, "_TOLD_S", 0.01)
     told: list[MutableMapping[str, Any]] = []
 
+    def words() -> list[MutableMapping[str, Any]]:
+        # On a busy machine what the engine does beside it may last as long, and is told of, too.
+        return [word for word in [*told] if word.get("function", "").endswith("lasting")]
+
     def wait_for_a_word() -> None:
-        while len(told) < 2:
+        while len(words()) < 2:
             time.sleep(0.001)
 
     def lasting(value: int) -> int:
@@ -67,9 +71,8 @@ def test_a_call_that_lasts_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     with capture_logs() as logged:
         told = logged
         assert flow.run({"numbers": [1, 2]})["out"] == [1, 2]
-    first = logged[0]
+    first = words()[0]
     assert (first["event"], first["pid"]) == ("call.lasted", os.getpid())
-    assert first["function"].endswith("lasting")
     assert first["at"].startswith(f"{__file__}:")
     assert first["lasted_s"] >= 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -54,7 +54,7 @@ def costing(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Run]:
     now = [0.0]
     monkeypatch.setattr("flamecore.runtime.tasks.load.time", SimpleNamespace(thread_time=lambda: now[0]))
 
-    def make(seconds_of: dict[str, float], each_run: float = 0.0) -> Run:
+    def make(seconds_of: Mapping[Hashable, float], each_run: float = 0.0) -> Run:
         def run(_: Orders, __: int, payloads: Sequence[Any]) -> None:
             now[0] += each_run + sum(seconds_of[payload] for payload in payloads)
 
@@ -150,10 +150,10 @@ def test_a_sample_is_bounded_if_there_are_suddenly_many_items() -> None:
     assert 64 <= sum(groups.values()) < 1024
 
 
-def test_operations_share_one_sample_and_groupings_are_in_it() -> None:
+def test_operations_share_one_sample_and_groupings_are_in_it(costing: Callable[..., Run]) -> None:
     sampler = Sampler()
-    words = sampler.timed(BY_WORD, lambda *_: None)
-    pairs = sampler.timed(ByHash(lambda number: number << 25), lambda *_: None)
+    words = sampler.timed(BY_WORD, costing({"a": 1e-6}))
+    pairs = sampler.timed(ByHash(lambda number: number << 25), costing({3: 1e-6}))
     reported(sampler)
     for first in range(1, 400_000, 200):
         words(orders(first, 150), 0, ["a"] * 150)

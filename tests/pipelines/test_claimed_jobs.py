@@ -204,6 +204,23 @@ def test_a_second_supervisor_is_refused_and_follows_when_the_first_is_gone(shell
     assert record.incarnation == incarnation + 1
 
 
+def test_a_supervisor_that_stood_still_goes_on_with_a_job_that_nobody_has_taken(shell: Shell, transport: str) -> None:
+    job = shell.job(transport, "long", "out.jsonl", registry__lease_s=0.5)
+    wait_for(lambda: shell.output("out.jsonl"), job)
+    for _ in range(2):
+        job.send_signal(signal.SIGSTOP)
+        time.sleep(1.5)  # it has no lease any more, if another one asks
+        job.send_signal(signal.SIGCONT)
+        before = len(shell.output("out.jsonl"))
+        wait_for(lambda before=before: len(shell.output("out.jsonl")) > before + 100, job)
+    job.send_signal(signal.SIGINT)  # it drains
+    _, said = job.communicate()
+    assert job.returncode == 0, said
+    record = shell.record()
+    assert record is not None
+    assert record.lease_s == 0
+
+
 def test_a_worker_that_joins_an_unknown_job_is_refused(shell: Shell) -> None:
     joined = shell.start(
         "worker", "--join", shell.server.url, "--job", "other", "--set", "registry.use=nats", "--name", "w1"

@@ -62,6 +62,22 @@ def test_no_busy_worker_is_taken_for_dead(tmp_path: Path, over: list[str], how: 
     words.check()
 
 
+@pytest.mark.parametrize("how", ["asleep", "in_c", "stopped"])
+def test_a_call_longer_than_the_lease_of_the_state_loses_it_to_nobody(tmp_path: Path, how: str) -> None:
+    """The whole job is one process, which cannot renew the lease meanwhile; another start is refused."""
+    words = Words(tmp_path, ["transport.use=inproc"], out="out.jsonl")
+    words.be_busy(how)
+    with words.running(state__lease_s=0.3) as run:
+        wait_for((tmp_path / "begun-w0").exists, run)
+        if how != "stopped":
+            with words.running(state__lease_s=0.3) as second:
+                assert ended(second) == 2, second.said()
+            assert f"process {run.process.pid} on " in the_error(second.said())
+        assert ended(run) == 0, run.said()
+    assert words.calls() == ["w0", "w40"]
+    words.check()
+
+
 @pytest.mark.parametrize(
     ("how", "text"),
     [

@@ -6,6 +6,9 @@ supervisor is gone, and the other takes over with a higher incarnation. Clocks o
 changes of the record count; and since every change names the revision it is based on, only one of several takeovers
 succeeds. A supervisor that wakes up too late finds the record changed, and stops. Its messages until then carry its old
 incarnation, and are refused.
+
+A supervisor that was silent itself, since it stood still or a function kept its interpreter, has lost nothing by that
+alone: it asks the registry, and goes on if nobody has taken over. Only a registry that gives no answer ends it.
 """
 
 from __future__ import annotations
@@ -23,12 +26,14 @@ from typing import Final, Self
 import msgspec
 
 from flamecore.abc.registry import JobRegistry
-from flamecore.errors import ClaimedError, FlameError, RegistryError
+from flamecore.errors import ClaimedError, RegistryError
 from flamecore.runtime.cluster.job_record import JobRecord, encode, key_of, read
 from flamecore.runtime.tasks.event_loop import start
 
 _LONGEST_PAUSE_S: Final = 0.25
 _TRIES: Final = 100
+_RENEWALS: Final = 3
+"""Renewals in a lease, so that one or two that fail, or are slow, do not lose it."""
 
 
 class Lease:
@@ -142,29 +147,50 @@ class Lease:
 
     async def _renew(self) -> None:
         """Renew the lease, and write changes of the record."""
-        lease_s = self.record.lease_s
-        pause_s = lease_s / 3
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause_s):
+                async with asyncio.timeout(self.record.lease_s / _RENEWALS):
                     await self._changed.wait()
             self._changed.clear()
             began = time.monotonic()
-            try:
-                # No longer than the lease still lasts: then the job has to end, whatever the
-                # registry does.
-                async with asyncio.timeout(max(0.0, self._renewed + lease_s - began)):
-                    await self._write()
-            except (RegistryError, TimeoutError) as error:
-                if isinstance(error, ClaimedError):
-                    raise
-                if time.monotonic() >= self._renewed + lease_s:
-                    raise _not_renewed(self.record, error) from error
-                # Sooner than usual, since the lease is running out.
-                pause_s = min(_LONGEST_PAUSE_S, lease_s / 10)
-            else:
-                self._renewed = began
-                pause_s = lease_s / 3
+            await self._write_in_time(began)
+            self._renewed = began
+
+    async def _write_in_time(self, began: float) -> None:
+        """Write the record, again if that fails, for as long as the lease lasts.
+
+        Then the job has to end, whatever the registry does. A wait counts for no longer than it was meant to last: in
+        the rest of the time this process stood still, and could not hear an answer.
+
+        Raises:
+            ClaimedError: Another supervisor has changed it.
+            RegistryError: The registry has failed, or given no answer, for all of this time.
+        """
+        lease_s = self.record.lease_s
+        pause_s = min(_LONGEST_PAUSE_S, lease_s / 10)
+        left_s = max(self._renewed + lease_s - began, lease_s - lease_s / _RENEWALS)
+        writing: asyncio.Task[None] | None = None
+        why = "no answer"
+        try:
+            while left_s > 0:
+                began = time.monotonic()
+                if writing is None:
+                    writing = asyncio.create_task(self._write())
+                await asyncio.wait((writing,), timeout=pause_s)
+                if writing.done():
+                    try:
+                        return writing.result()
+                    except ClaimedError:
+                        raise
+                    except RegistryError as error:
+                        why, writing = error.what, None
+                        await asyncio.sleep(max(0.0, began + pause_s - time.monotonic()))
+                left_s -= min(time.monotonic() - began, pause_s)
+        finally:
+            if writing is not None:
+                writing.cancel()
+                await asyncio.wait((writing,))
+        raise _not_renewed(self.record, why)
 
     async def _write(self) -> None:
         """Write the record.
@@ -182,7 +208,7 @@ class Lease:
             if entry is not None:
                 found = read(entry.value, self.record.job)
                 if found.claim != self.record.claim:
-                    raise _claimed(found)
+                    raise self._taken(found)
                 revision = await self._registry.update(key, value, entry.revision)
         if revision is None:
             raise RegistryError(
@@ -192,6 +218,18 @@ class Lease:
                 key=key,
             )
         self._revision = revision
+
+    def _taken(self, record: JobRecord) -> ClaimedError:
+        """Return the error of this run, whose job another one has."""
+        lease_s, silent_s = self.record.lease_s, time.monotonic() - self._renewed
+        why = f", as this run had not renewed its lease of {lease_s:g} s for {silent_s:.1f} s" * (silent_s > lease_s)
+        return _claimed(
+            record,
+            f"another run of job {record.job!r} has taken it over{why}: {record.holder}, incarnation "
+            f"{record.incarnation}",
+            "The other run goes on with the job. If this one should have kept it: was its process stopped or busy? "
+            "lease_s under [registry] says how long it may be.",
+        )
 
 
 async def _wait_for_end(registry: JobRegistry, key: str, revision: int, last: JobRecord) -> None:
@@ -208,11 +246,12 @@ async def _wait_for_end(registry: JobRegistry, key: str, revision: int, last: Jo
             raise _claimed(last if entry is None else read(entry.value, last.job))
 
 
-def _claimed(record: JobRecord) -> ClaimedError:
+def _claimed(record: JobRecord, what: str = "", hint: str = "") -> ClaimedError:
     return ClaimedError(
-        f"job {record.job!r} is run by {record.holder}, since incarnation {record.incarnation}",
-        hint="Stop that one first, or take the job over from it: --take-over, or job.take_over = true; or give this "
-        "one another name under [job].",
+        what or f"job {record.job!r} is run by {record.holder}, since incarnation {record.incarnation}",
+        hint=hint
+        or "Stop that one first, or take the job over from it: --take-over, or job.take_over = true; or give this one "
+        "another name under [job].",
         registry="",
         key=key_of(record.job),
         job=record.job,
@@ -221,8 +260,7 @@ def _claimed(record: JobRecord) -> ClaimedError:
     )
 
 
-def _not_renewed(record: JobRecord, error: Exception) -> RegistryError:
-    why = error.what if isinstance(error, FlameError) else "no answer"
+def _not_renewed(record: JobRecord, why: str) -> RegistryError:
     return RegistryError(
         f"the lease of job {record.job!r} could not be renewed for {record.lease_s:g} s: {why}",
         hint="Another supervisor may have taken over. Look after the registry; lease_s under [registry] says how long "

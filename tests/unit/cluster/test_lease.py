@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -214,6 +216,7 @@ def test_the_successor_of_a_dead_supervisor_has_a_higher_incarnation() -> None:
             error = await told.error()
             assert isinstance(error, ClaimedError)
             assert error.incarnation == 2
+            assert error.what.startswith("another run of job 'words' has taken it over: ")
             async with late:
                 pass
             assert (await written(second._registry, lambda _: True)).incarnation == 2  # type: ignore[arg-type]
@@ -278,6 +281,67 @@ def test_a_claim_that_cannot_be_renewed_is_lost(trouble: str) -> None:
         setattr(on, trouble, False)
         async with lease:
             pass
+
+    run(main())
+
+
+class Slow(SupervisorRegistry):
+    """Its answer takes a few turns of the loop, in the first of which this process may stand still."""
+
+    def __init__(self, held: Held | None = None) -> None:
+        super().__init__(None, RegistryContext(), held)
+        self.stands_still_s = 0.0
+
+    async def update(self, key: str, value: bytes, revision: int) -> int | None:
+        told = await super().update(key, value, revision)
+        asyncio.get_running_loop().call_soon(time.sleep, self.stands_still_s)
+        self.stands_still_s = 0.0
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return told
+
+
+async def renewed(on: SupervisorRegistry, times: int) -> None:
+    """Wait until the record has changed so often."""
+    revisions = {on.held.entries[KEY].revision}
+    while len(revisions) <= times:
+        await asyncio.sleep(0.01)
+        revisions.add(on.held.entries[KEY].revision)
+
+
+@pytest.mark.parametrize("when", ["between renewals", "in a renewal"])
+def test_a_process_that_stood_still_keeps_a_lease_that_nobody_has_taken(when: str) -> None:
+    """It is longer than the lease; other processes have all that time to take it."""
+
+    async def main() -> None:
+        on, told = Slow(), Told()
+        async with await take(on, told, lease_s=SHORT_S):
+            for _ in range(3):
+                if when == "in a renewal":
+                    on.stands_still_s = 3 * SHORT_S
+                else:
+                    time.sleep(3 * SHORT_S)
+                await renewed(on, 2)
+        assert not told.errors
+
+    run(main())
+
+
+def test_a_process_that_stood_still_is_told_who_has_taken_its_lease() -> None:
+    async def main() -> None:
+        on, told = Slow(), Told()
+        async with await take(on, told, lease_s=SHORT_S):
+            other = msgspec.structs.replace(read(on.held.entries[KEY].value, "words"), incarnation=2, claim="another")
+            on.held.entries[KEY] = Entry(encode(msgspec.structs.replace(other, holder="north"), "t"), 100)
+            time.sleep(3 * SHORT_S)
+            error = await told.error()
+        assert isinstance(error, ClaimedError)
+        assert (error.holder, error.incarnation) == ("north", 2)
+        assert error.what.startswith(
+            "another run of job 'words' has taken it over, as this run had not renewed its lease"
+        )
+        assert error.what.endswith(": north, incarnation 2")
+        assert "Stop that one" not in error.hint
 
     run(main())
 

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Collection, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -199,6 +200,34 @@ def test_a_run_that_lost_the_state_is_told_and_leaves_it_to_the_other(elsewhere:
             await second.renew()
             assert len(blobs) == 1
         assert not blobs
+
+    run(main())
+
+
+def test_a_run_that_stood_still_keeps_a_state_that_nobody_has_taken() -> None:
+    async def main() -> None:
+        on, told = store(), Told()
+        async with await take(on, told, lease_s=SHORT_S) as lease:
+            for _ in range(3):
+                seen = lease.holder.seen
+                time.sleep(3 * SHORT_S)
+                while lease.holder.seen == seen:
+                    await asyncio.sleep(0.01)
+        assert not told.errors
+
+    run(main())
+
+
+def test_a_run_that_stood_still_is_told_who_has_taken_its_state() -> None:
+    async def main() -> None:
+        on, told = store(), Told()
+        async with await take(on, told, lease_s=SHORT_S):
+            on.blobs.clear()
+            on.blobs.update(sign(host="north"))
+            time.sleep(3 * SHORT_S)
+            error = await told.error()
+        assert isinstance(error, FencedError)
+        assert f"has taken over its state: process {os.getpid()} on north" in error.what
 
     run(main())
 

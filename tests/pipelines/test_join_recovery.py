@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -102,6 +103,64 @@ def test_no_busy_worker_from_elsewhere_is_taken_for_dead(
     assert words.calls() == ["w0", "w40"]
     assert "node.unwatched" not in joined.said("w0") + joined.said("w1")
     words.check()
+
+
+NO_STATE = dict.fromkeys(("job__guarantee", "state__use", "state__path", "state__interval_s"))
+
+
+@pytest.mark.parametrize("elsewhere", [True, False], ids=["joined", "started"])
+@pytest.mark.parametrize(
+    ("how", "where"), [("asleep", "import"), ("in_c", "import"), ("stopped", "import"), ("in_c", "open")]
+)
+def test_no_worker_that_starts_slowly_is_taken_for_dead(
+    tmp_path: Path, joinable: list[str], how: str, where: str, elsewhere: bool
+) -> None:
+    """It imports the flow, or opens what it reads, for longer than any limit of silence."""
+    words = Words(tmp_path, joinable, out="out.jsonl")
+    words.start_slowly(how, where)
+    joined = Joined(words)
+    settings = {**joined.settings, **NO_STATE, **(ELSEWHERE if elsewhere else {**SHORT, "deploy__start": "local"})}
+    try:
+        with words.running(**settings) as run:
+            if elsewhere:
+                workers = [joined.worker(name) for name in ("w0", "w1")]
+            assert ended(run) == 0, run.said()
+            if elsewhere:
+                assert [worker.wait(20) for worker in workers] == [0, 0]
+    finally:
+        joined.end()
+    assert (tmp_path / "late").exists()
+    assert f"state={'stopped' if how == 'stopped' else 'running'}" in run.said()
+    words.check()
+
+
+@pytest.mark.parametrize("elsewhere", [True, False], ids=["joined", "started"])
+@pytest.mark.parametrize(
+    ("how", "where", "text"),
+    [
+        ("asleep", "import", "is computing, and has said nothing for"),
+        ("in_c", "open", "is computing, and has said nothing for"),
+        ("stopped", "import", "is stopped"),
+    ],
+)
+def test_a_start_beyond_its_limit_is_an_error_that_says_how_the_workers_are(
+    tmp_path: Path, grpc: list[str], how: str, where: str, text: str, elsewhere: bool
+) -> None:
+    words = Words(tmp_path, grpc, out="out.jsonl")
+    words.start_slowly(how, where, long_s=15)
+    joined = Joined(words)
+    limits = {**(ELSEWHERE if elsewhere else {**SHORT, "deploy__start": "local"}), "deploy__start_timeout_s": 7}
+    try:
+        with words.running(**joined.settings | NO_STATE | limits) as run:
+            if elsewhere:
+                for name in ("w0", "w1"):
+                    joined.worker(name)
+            assert ended(run) in (1, 2), run.said()
+    finally:
+        joined.end()
+    error = run.said()[run.said().rindex("error: ") :]
+    assert "after 7 s not all workers have opened what they read (of 2 workers: w" in error
+    assert re.search(rf"; w[^;]* \(process \d+\) {text}", error), error
 
 
 @pytest.mark.parametrize("elsewhere", [True, False], ids=["joined", "started"])

@@ -99,8 +99,33 @@ flow.source("lines", str).rebalance().map(seen).key_by(lambda line: line).count(
 """
 """A flow with a function that keeps its worker busy at two of sixty lines, in one of these ways."""
 
+BUSY_START = {
+    "import": """
+if Path("first").exists():  # the supervisor's import is the first
+    Path("late").touch()
+    {how}()
+Path("first").touch()
+""",
+    "open": """
+from flamestream_edges.lines import Lines
+
+
+at_once = Lines.open_at
+
+
+async def open_at(self, partition, position):
+    Path("late").touch()
+    {how}()
+    return await at_once(self, partition, position)
+
+
+Lines.open_at = open_at
+""",
+}
+"""Ends of a flow that keep its workers busy as they import it, or open what they read."""
+
 LONG_S = 3.0
-"""How long that takes."""
+"""Seconds of one such call."""
 
 SHORT = {
     "deploy__silence_timeout_s": 0.5,
@@ -154,6 +179,17 @@ class Words:
         (self.folder / "app.py").write_text(BUSY.format(long_s=LONG_S, how=how))
         self.lines = [f"w{number}" for number in range(60)]
         self.write("a", self.lines)
+
+    def start_slowly(self, how: str, where: str, long_s: float = LONG_S) -> None:
+        """Have each worker be busy for so many seconds as it starts; the file `late` is there once one has begun.
+
+        Args:
+            how: As for `be_busy`.
+            where: A key of `BUSY_START`.
+        """
+        self.be_busy(how)
+        flow = BUSY.format(long_s=long_s, how="int")
+        (self.folder / "app.py").write_text(flow + BUSY_START[where].format(how=how))
 
     def calls(self) -> list[str]:
         """Return the lines at which a worker was busy, sorted."""

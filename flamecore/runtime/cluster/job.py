@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from flamecore import events
 from flamecore.abc.config import DeployTable
-from flamecore.abc.host import NodeState
 from flamecore.abc.registry import JobRegistry, RegistryContext
 from flamecore.abc.transport import SUPERVISOR, Transport, TransportContext
 from flamecore.errors import FlameError
@@ -91,7 +90,6 @@ class ClusterJob(AnyJob):
         self._reconfiguration: Reconfiguration
         self._downtime: Downtime
         self._transports: EpochTransports
-        self._state_of: Callable[[str], NodeState | None]
 
     @property
     def _deploy(self) -> DeployTable:
@@ -167,9 +165,11 @@ class ClusterJob(AnyJob):
             "control": control,
         }
         host = self._status.host = self._spec.host(control_plane.died, self._end, lambda: dict(self.stats().rows()))
-        control_plane.state_of, self._state_of = host.state, control_plane.state
+        control_plane.state_of = host.state
         started_here = None if self._deploy.start == "join" else bootstrap
-        self._nodes = NodeManager(self.id, members, context, host, sender, started_here, control_plane.events)
+        self._nodes = NodeManager(
+            self.id, members, context, host, sender, started_here, control_plane.events, control_plane.state
+        )
         self._reconfiguration = Reconfiguration(self._nodes, self._load_version)
         self._downtime = Downtime(self.id, self._reconfiguration.done)
         balancer = Balancer(self._nodes, self._reconfiguration, self._downtime)
@@ -370,7 +370,7 @@ class ClusterJob(AnyJob):
                     await members.change()
         except TimeoutError:
             for name in awaited():
-                if not patient or self._state_of(name) is None:
+                if not patient or nodes.state_of(name) is None:
                     nodes.give_up(name, self._deploy.stop_timeout_s)
         while awaited():  # one of them that is lost is a member no more
             self._check()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from flamecore import events as log
 from flamecore._version import __version__
-from flamecore.abc.host import NodeHost, NodeSlot
+from flamecore.abc.host import NodeHost, NodeSlot, NodeState
 from flamecore.abc.transport import SUPERVISOR
 from flamecore.errors import FlameError, JobError, PeerGoneError, TransportError
 from flamecore.logs import logger
@@ -40,6 +40,8 @@ _DECLARED: Final = (
 _TURNED: Final = "the job runs another version of the flow since this process was told to end its parts; start it again"
 _REMIND_S: Final = 30.0
 """Seconds between two words to nodes that wait for others; half of the time after which they give up."""
+_SHOWN: Final = 4
+"""Most late nodes that an error describes."""
 _START_HINT: Final = (
     "Look at the workers' log lines above; each must reach the supervisor, import the flow and open what it reads. "
     "deploy.start_timeout_s is how long they may take."
@@ -61,6 +63,7 @@ class NodeManager:
         sender: The control's sender.
         bootstrap: Values that a node started by the host needs to join; None: nodes are started elsewhere.
         events: Queue of the events that the job acts on.
+        state_of: Function that returns what the system says of the process of a node; None: nothing is known.
 
     Attributes:
         leaving: Whether the job ends, and the nodes with it.
@@ -75,12 +78,14 @@ class NodeManager:
         sender: Sender,
         bootstrap: Mapping[str, object] | None,
         events: asyncio.Queue[Event],
+        state_of: Callable[[str], NodeState | None] = lambda name: None,
     ) -> None:
         self.members = members
         self.context = context
         self.host = host
         self.sender = sender
         self.bootstrap = bootstrap
+        self.state_of = state_of
         self.leaving = False
         self._condemned: set[str] = set()
         # By address: the nodes that have not halted in time, and may come back to the version that they run.
@@ -216,13 +221,15 @@ class NodeManager:
                         reminded = now
                         self._remind(what, now - start)
         except TimeoutError:
-            error = JobError(
-                f"after {timeout_s:g} s not all workers have {what} ({self._describe_joined()})",
-                hint=_JOIN_HINT if deploy.start == "join" else _START_HINT,
-            )
             # Late nodes can be replaced in another epoch. If none is late, another epoch would be
             # late as well.
-            stuck = sorted(late())
+            stuck = sorted(late(), key=lambda name: (len(name), name))
+            error = JobError(
+                f"after {timeout_s:g} s not all workers have {what} ({self._describe_joined()})"
+                + "".join(f"; {self._describe_late(name)}" for name in stuck[:_SHOWN])
+                + (f"; and {len(stuck) - _SHOWN} more are late" if len(stuck) > _SHOWN else ""),
+                hint=_JOIN_HINT if deploy.start == "join" else _START_HINT,
+            )
             if not stuck:
                 raise error from None
             for name in stuck:
@@ -245,6 +252,19 @@ class NodeManager:
             for role, count in self.required.items()
             if count
         )
+
+    def _describe_late(self, name: str) -> str:
+        """Return what is known of a node that has not done its part in time."""
+        node, state = self.members.nodes.get(name), self.state_of(name)
+        # A node reports four times in the time of silence, and up to a second later.
+        answers_s = self.context.spec.config.deploy.silence_timeout_s / 4 + 1.0
+        process = name if node is None else f"{name} (process {node.pid})"
+        if state == "stopped":
+            return f"{process} is stopped"
+        if node is not None and (silent_s := self.members.silence_of(name)) >= answers_s:
+            said = f"has said nothing for {silent_s:.1f} s"
+            return f"{process} is computing, and {said}" if state == "running" else f"{process} {said}"
+        return f"{process} is running" if node is None else f"{process} waits, and answers"
 
     # -- nodes that come -------------------------------------------------------------------------------------------
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +18,7 @@ from flamecore.model.messages import Halted, Join, Left, NodeFailed, NodeReport,
 from flamecore.runtime.cluster.control_plane import Lost
 from flamecore.runtime.cluster.membership import Membership
 from flamecore.runtime.cluster.nodes import NodeManager
+from flamecore.runtime.engine.epoch import FaultError
 
 
 def test_a_joined_node_that_died_while_idle_gets_parts_when_it_returns() -> None:
@@ -228,6 +231,33 @@ def test_a_node_that_was_declared_dead_is_told_why_it_ends() -> None:
     assert to == "node/a.1"
     assert isinstance(message, Refusal)
     assert nodes.members.named("worker") == ["b"]
+
+
+def test_an_error_says_of_late_nodes_whether_they_compute_are_stopped_or_answer() -> None:
+    nodes, _ = managed("a", "b", "c", "d")
+    deploy = SimpleNamespace(start_timeout_s=0.05, silence_timeout_s=1.0, start="local")
+    context: Any = SimpleNamespace(
+        spec=SimpleNamespace(config=SimpleNamespace(deploy=deploy), settings=None), plan=SimpleNamespace(workers=4)
+    )
+    nodes.context = context
+    nodes.state_of = {"a": "running", "b": "stopped", "c": "running"}.get
+    nodes.members._heard |= dict.fromkeys("ad", time.monotonic() - 20)
+
+    async def wait() -> FaultError:
+        epoch: Any = SimpleNamespace(outcome=asyncio.get_running_loop().create_future())
+        with pytest.raises(FaultError) as caught:
+            await nodes.wait_until(lambda: False, epoch, "loaded their state", lambda: set("abcd"))
+        return caught.value
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(NodeManager, "required", property(lambda _: {"worker": 4}))
+        said = str(asyncio.run(wait()).error)
+    assert re.search(
+        r"loaded their state \(of 4 workers: a, b, c, d\); a \(process 1\) is computing, and has said nothing for "
+        r"20\.\d s; b \(process 1\) is stopped; c \(process 1\) waits, and answers; d \(process 1\) has said nothing "
+        r"for 20\.\d s\n",
+        said,
+    ), said
 
 
 def test_nodes_that_wait_for_others_hear_that_the_job_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -155,6 +156,19 @@ class Machines:
     def run(self, name: str, command: str, limit_s: float = 60, *, code: int | None = 0) -> str:
         """Return what a command prints on a machine, on both outputs. It must end with that code; None: with any."""
         return self.start(name, command).wait(limit_s, code=code)
+
+    def programs(self, name: str, word: str) -> dict[int, str]:
+        """Return the processes on a machine whose command has a word, by id."""
+        asked = subprocess.run(
+            ["ip", "netns", "pids", self._space(name)], check=True, capture_output=True, text=True
+        ).stdout
+        found: dict[int, str] = {}
+        for pid in map(int, asked.split()):
+            with suppress(OSError):  # it has ended since
+                command = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+                if word in command:
+                    found[pid] = command
+        return found
 
     def cut(self, name: str) -> None:
         """Cut a machine from the network: nothing goes in or out, and nobody is told."""

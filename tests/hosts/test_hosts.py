@@ -206,6 +206,91 @@ def test_a_host_that_is_cut_off_ends_the_job_over_nats(machines: Machines, reade
     lose_a_host(machines, reader, "Over NATS", NATS__SILENCE_TIMEOUT_S="1", NATS__SEND_TIMEOUT_S="2")
 
 
+BUSY = """
+import ctypes
+from pathlib import Path
+
+import flamecore as fc
+
+
+def split(line: str) -> list[str]:
+    if Path("busy").exists():  # on one host
+        Path("busy").rename("begun")
+        ctypes.PyDLL(None).sleep(3)  # keeps the interpreter
+        Path("over").touch()
+    return line.split()
+
+
+flow = fc.Flow("word-count")
+lines = flow.source("lines", str).rebalance()
+lines.flat_map(split).key_by(lambda word: word).count().sink("counts")
+"""
+LIMITS = {
+    "DEPLOY__SILENCE_TIMEOUT_S": "1",
+    "TRANSPORT__GRPC__KEEPALIVE_S": "1",
+    "TRANSPORT__GRPC__SEND_TIMEOUT_S": "1",
+    "TRANSPORT__NATS__SILENCE_TIMEOUT_S": "1",
+    "TRANSPORT__NATS__SEND_TIMEOUT_S": "1",
+}
+"""Limits of silence that the call passes."""
+
+
+def be_busy(machines: Machines, reader: Reader, title: str) -> tuple[Command, list[Command]]:
+    """Start what a section starts, and wait until the worker on one host is in a call of 3 s.
+
+    Returns:
+        The supervisor, and the others.
+    """
+    machines.environ |= {f"FLAMESTREAM__{key}": value for key, value in LIMITS.items()}
+    reader.write("word_count.py", BUSY)
+    (machines.files("node3") / "busy").touch()
+    text = section(title).partition("laptop$ flamestream status")[0] + "```\n"
+    reader.work_through(re.sub(r"(node1\$ flamestream check).*?(?=^```$)", "", text, flags=re.MULTILINE | re.DOTALL))
+    everybody = [each for all_ in reader.started.values() for each in all_ if each[0].startswith("flamestream ")]
+    (supervisor,) = (started for text, started in everybody if text.startswith("flamestream run "))
+    limit = Patience(60)
+    while not (machines.files("node3") / "begun").exists():
+        assert not limit.passed(), supervisor.said
+        time.sleep(0.02)
+    assert machines.programs("node3", "watching.watcher")
+    return supervisor, [started for _, started in everybody if started is not supervisor]
+
+
+def wait_for_the_last(machines: Machines) -> None:
+    """Wait until no process of the job is left on any machine; that beside a worker ends with it."""
+    limit = Patience(30)
+    while left := {name: left for name in machines.names if (left := machines.programs(name, "flame"))}:
+        assert not limit.passed(), left
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("title", ["Over gRPC", "Over NATS"])
+def test_a_worker_on_another_host_may_compute_for_long(machines: Machines, reader: Reader, title: str) -> None:
+    supervisor, others = be_busy(machines, reader, title)
+    for each in (supervisor, *others):
+        each.wait()
+    assert (machines.files("node3") / "over").exists()
+    assert "node=w3 state=running" in supervisor.said
+    assert "event=job.faulted" not in supervisor.said
+    wait_for_the_last(machines)
+    assert delivered(machines, "node1") == run_embedded(machines)
+
+
+@pytest.mark.parametrize("title", ["Over gRPC", "Over NATS"])
+def test_a_host_that_is_cut_off_while_its_worker_computes_is_lost(
+    machines: Machines, reader: Reader, title: str
+) -> None:
+    """Nothing is heard of the process beside the worker either."""
+    supervisor, others = be_busy(machines, reader, title)
+    machines.cut("node3")
+    said = supervisor.wait(30, code=1)
+    assert "error: " in said
+    assert "w3" in said[said.rindex("error: ") :]
+    for each in others:
+        assert "Traceback" not in each.wait(30, code=None)
+    wait_for_the_last(machines)
+
+
 def start_all(machines: Machines, reader: Reader, commands: dict[str, tuple[str, str]]) -> dict[str, Command]:
     """Start commands, each on its machine, with the token in the environment."""
     return {

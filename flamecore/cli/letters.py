@@ -7,7 +7,7 @@ import base64
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from secrets import token_hex
@@ -291,10 +291,10 @@ class Letters:
         file = self.path.name.removesuffix(COPY_SUFFIX)
         return f"{PASSING}{file}[{self.start}:{self.end}] {self.id or self.digest}"
 
-    def distinct(self, source: str) -> Iterator[tuple[tuple[int, int], Letter | None]]:
+    def distinct(self, source: str) -> Generator[tuple[tuple[int, int], Letter | None]]:
         """Yield the place of every letter, with the letter if it is one of the source.
 
-        Otherwise None comes with the place.
+        Otherwise None comes with the place. The file is open until the end, or until `close`.
 
         A record on which several operations have failed has several letters: the first counts.
 
@@ -416,9 +416,7 @@ class LetterReader(Reader):
         return self._letters.at(position).record
 
     async def aclose(self) -> None:
-        close = getattr(self._lines, "close", None)
-        if close is not None:  # a generator, which keeps the file open until its end
-            close()
+        self._lines.close()
 
 
 def _digest(path: Path, end: int) -> str:

@@ -347,7 +347,7 @@ class Front:
 
     @property
     def ended(self) -> bool:
-        """Whether it has ended."""
+        """Return whether it has ended."""
         return self._ended
 
     @ended.setter
@@ -357,7 +357,7 @@ class Front:
 
     @property
     def waits_for_others(self) -> bool:
-        """Whether it has nothing more to read, and waits for what others find behind the end."""
+        """Return whether it has nothing more to read, and waits for what others find behind the end."""
         return self._waits_for_others
 
     @waits_for_others.setter

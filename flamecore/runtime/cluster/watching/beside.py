@@ -96,7 +96,7 @@ class Beside:
                 self._process.stdin.flush()
 
     def close(self) -> None:
-        """Let the watcher end; this node ends now."""
+        """Close the pipe to the watcher, which then ends: so does this node."""
         self._closing = True
         if self._process is not None and self._process.stdin is not None:
             with suppress(OSError):

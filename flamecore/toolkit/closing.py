@@ -14,10 +14,23 @@ T = TypeVar("T")
 closings: Final[WeakSet[asyncio.Task[Any]]] = WeakSet()
 """Tasks that close something: whoever cancels all tasks of an event loop cancels them last."""
 
-closed_by_libraries: Final[set[str]] = set()
-"""Names of libraries that close the connections of closed channels in their own time, such as those to a peer that
-stands still. No look for what is left open can ask for more.
+closed_by_libraries: Final[dict[int | str, None]] = {}
+"""Ports, and paths of unix sockets, at which a library has connections that it closes in its own time, such as those to
+a peer that stands still. No look for what is left open can ask for more of these.
 """
+
+_MOST_PLACES: Final = 4096
+
+
+def leave_to_library(place: int | str) -> None:
+    """Note a port, or the path of a unix socket, of connections that a library closes in its own time.
+
+    The earliest ones are forgotten when there are many: a program may run jobs for ever.
+    """
+    closed_by_libraries.pop(place, None)
+    closed_by_libraries[place] = None
+    while len(closed_by_libraries) > _MOST_PLACES:
+        del closed_by_libraries[next(iter(closed_by_libraries))]
 
 
 async def to_its_end(closing: Coroutine[object, object, T]) -> T:

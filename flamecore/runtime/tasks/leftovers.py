@@ -129,7 +129,7 @@ def _descriptors() -> set[tuple[str, str, int]]:
             continue
         if target.startswith("socket:"):
             name = _socket_name(number)
-            if name is not None and (not closed_by_libraries or name.startswith("listening")):
+            if name is not None:
                 found.add(("connection", f"{name} {target}", number))
         elif target.startswith("pipe:"):
             pipes.setdefault(target, []).append(number)
@@ -140,7 +140,7 @@ def _descriptors() -> set[tuple[str, str, int]]:
 
 
 def _socket_name(number: int) -> str | None:
-    """Return the addresses of a socket; None for half of a pair, and for one that is closed meanwhile."""
+    """Return the addresses of a socket; None for half of a pair, a library's, and one that is closed meanwhile."""
     try:
         with socket.socket(fileno=os.dup(number)) as twin:
             own = twin.getsockname()
@@ -150,4 +150,11 @@ def _socket_name(number: int) -> str | None:
                 return f"listening at {own}"
     except OSError:
         return None
-    return f"from {own} to {peer}" if own or peer else None
+    if not (own or peer) or not closed_by_libraries.keys().isdisjoint((_place(own), _place(peer))):
+        return None
+    return f"from {own} to {peer}"
+
+
+def _place(address: object) -> object:
+    """Return the port of an address, or its path."""
+    return address[1] if isinstance(address, tuple) else address

@@ -15,7 +15,7 @@ from flamecore.abc.transport import JobAddress, Outlook, TransportContext
 from flamecore.errors import ConfigError, TransportError
 from flamecore.events import TRANSPORT_EXPOSED
 from flamecore.logs import logger
-from flamecore.toolkit.closing import closed_by_libraries, to_its_end
+from flamecore.toolkit.closing import leave_to_library, to_its_end
 from flamecore.toolkit.frames import HEADER_BYTES
 from flamecore.toolkit.links.server import MOST_PEERS
 from flamecore.toolkit.links.transport import LinkedTransport
@@ -25,8 +25,6 @@ from flamestream_grpc.environment import CIPHERS, REFUSING_CIPHER
 from flamestream_grpc.options import Options, check, joined, parse
 from flamestream_grpc.safety import exposed, is_location
 from flamestream_grpc.waking import unclogged
-
-closed_by_libraries.add("grpc")
 
 if TYPE_CHECKING:
     from flamestream_grpc.certificates import Certificates
@@ -188,6 +186,7 @@ class GrpcTransport(LinkedTransport):
         if credentials is not None:
             add = lambda where: server.add_secure_port(where, credentials)  # noqa: E731
         port = add(target)
+        leave_to_library(_place(target) or port)
         await server.start()
         return port
 
@@ -231,6 +230,7 @@ class GrpcTransport(LinkedTransport):
 
     def _channel(self, location: str) -> aio.Channel:
         """Return a gRPC channel to a location."""
+        leave_to_library(_place(location))
         options = [
             *self._common(),
             ("grpc.use_local_subchannel_pool", 1),
@@ -253,3 +253,8 @@ class GrpcTransport(LinkedTransport):
             return channel.get_state() is ready
         finally:
             await channel.close()
+
+
+def _place(location: str) -> int | str:
+    """Return the port of a location, or the path of its unix socket."""
+    return location.removeprefix("unix:") if location.startswith("unix:") else parse(location)[1]

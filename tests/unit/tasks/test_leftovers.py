@@ -16,6 +16,7 @@ import pytest
 
 from flamecore.runtime.tasks.aside import in_daemon_thread
 from flamecore.runtime.tasks.event_loop import CHOICE, run
+from flamecore.toolkit.closing import closed_by_libraries, leave_to_library
 
 kept: list[Any] = []
 
@@ -81,7 +82,6 @@ def test_what_is_left_open_is_named_however_the_loop_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("flamecore.runtime.tasks.leftovers._SOON_S", 0.0)
-    monkeypatch.setattr("flamecore.runtime.tasks.leftovers.closed_by_libraries", set())  # of earlier tests
 
     async def main() -> None:
         await leave(tmp_path)
@@ -91,6 +91,39 @@ def test_what_is_left_open_is_named_however_the_loop_ends(
     with pytest.raises(ResourceWarning, match=f"left open at the end of an event loop: .*{named}") as caught:
         run(main())
     assert isinstance(caught.value.__context__, ValueError) is fails
+
+
+@pytest.mark.parametrize("family", ["unix", "inet"])
+def test_connections_left_to_a_library_hide_no_others(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flamecore.runtime.tasks.leftovers._SOON_S", 0.0)
+    monkeypatch.setattr("flamecore.toolkit.closing._MOST_PLACES", 2)
+
+    def connected(name: str) -> int | str:
+        """Leave a connection open; return where its other end is."""
+        place: Any = str(tmp_path / name) if family == "unix" else ("127.0.0.1", 0)
+        with socket.socket(socket.AF_UNIX if family == "unix" else socket.AF_INET) as listener:
+            listener.bind(place)
+            listener.listen()
+            kept.append(socket.socket(listener.family))
+            kept[-1].connect(listener.getsockname())
+            kept.append(listener.accept()[0])
+            return str(place) if family == "unix" else int(listener.getsockname()[1])
+
+    async def main() -> None:
+        leave_to_library("another")
+        leave_to_library(connected("library"))
+        leave_to_library(library := connected("library again"))
+        places.extend((library, connected("own")))
+
+    places: list[int | str] = []
+    with pytest.raises(ResourceWarning) as caught:
+        run(main())
+    library, own = (str(place) for place in places)
+    assert own in str(caught.value)
+    assert library not in str(caught.value)
+    assert "another" not in closed_by_libraries, "the earliest are forgotten"
 
 
 def test_what_is_closed_soon_is_not_left() -> None:

@@ -15,7 +15,7 @@ from secrets import token_hex
 from typing import Any, Final
 
 from flamecore.errors import ConfigError, MissingDependencyError
-from flamecore.toolkit.closing import closed_by_libraries
+from flamecore.toolkit.closing import leave_to_library
 from flamestream_spark.session.java import find_java, started_quietly
 from flamestream_spark.session.master import (
     given_to_spark,
@@ -40,8 +40,6 @@ _SHOW_S: Final = 5.0
 
 _WAREHOUSE: Final = "spark-warehouse"
 """Folder for managed tables that Spark makes in the working directory, whether there are any or not."""
-
-closed_by_libraries.add("py4j")
 
 _lock = threading.Lock()
 _made: list[Any] = []
@@ -122,6 +120,8 @@ def session(master: str = "", config: Mapping[str, str] | None = None) -> Iterat
             _warehouse = Path(_WAREHOUSE).absolute()
             found = _make(master, config or {})
             _made.append(found)
+        with suppress(AttributeError, ValueError):  # another maker's Connect may not say
+            leave_to_library(_port_of(found))
         own = any(found is one for one in _made)
         _users += own
     try:
@@ -250,6 +250,14 @@ def is_gone(session: Any) -> bool:
 def _context(session: Any) -> Any | None:
     """Return the context of a session of this process; None over Spark Connect."""
     return getattr(session, "sparkContext", None)
+
+
+def _port_of(session: Any) -> int:
+    """Return the port at which this process speaks to Spark, by py4j or gRPC: both keep connections for more calls."""
+    context = _context(session)
+    if context is None:
+        return int(session.client._builder.endpoint.rpartition(":")[2])
+    return int(context._gateway.gateway_parameters.port)
 
 
 def _make(said: str, config: Mapping[str, str]) -> Any:

@@ -31,7 +31,7 @@ from flamecore.model.meta import MIN_TIME
 from flamestream_spark.storage.objects import written
 from flamestream_spark.storage.place import Place
 from flamestream_spark.tables.partitions import pieces_of
-from flamestream_spark.tables.schemas import OtherColumnsError, Schema, grown
+from flamestream_spark.tables.schemas import OtherColumnsError, Schema, continued
 
 CLAIMS: Final = "_flamestream"
 CLAIMED_PART: Final = re.compile(r"part-([0-9a-f]{8})-(-?\d{19,20})-(\d+)\.\w+")
@@ -159,14 +159,11 @@ class ClaimedFolder:
             raise self.error(
                 f"{self._place.url} is partitioned by {was}", "Say so in partition_by, or write to another place."
             )
-        columns, added = self._columns, False
-        if known and held is not None and (resumed or self._mode == "append"):
-            try:
-                before = held.columns or columns
-                columns = grown(before, columns, self._schema)
-                added = held.added or columns != before
-            except OtherColumnsError as error:
-                raise self.error(f"{self._place.url} {error}", error.hint) from error
+        stays = known and (resumed or self._mode == "append")
+        try:
+            columns, added = continued(held if stays else None, self._columns, self._schema)
+        except OtherColumnsError as error:
+            raise self.error(f"{self._place.url} {error}", error.hint) from error
         first = Claim(self._context.fingerprint, owner, ())
         number = max(numbers, default=-1) + 1
         if not self._create(number, msgspec.structs.replace(held or first, owner=owner, opens=True)):

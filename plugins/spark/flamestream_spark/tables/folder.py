@@ -31,7 +31,7 @@ from flamecore.errors import SinkError
 from flamecore.model.meta import MIN_TIME
 from flamestream_spark.spool.parts import force
 from flamestream_spark.tables.partitions import LONGEST_BYTES, FoldedNameError, Folders, pieces_of
-from flamestream_spark.tables.schemas import OtherColumnsError, Schema, grown
+from flamestream_spark.tables.schemas import OtherColumnsError, Schema, continued
 
 MANIFEST: Final = "_flamestream.json"
 _LOCK: Final = "_flamestream.lock"
@@ -170,14 +170,11 @@ class Folder:
                 raise self.error(
                     f"folder {self.path} is partitioned by {was}", "Say so in partition_by, or write to another folder."
                 )
-            columns, added = self._columns, False
-            if known and held is not None and (resumed or self._mode == "append"):
-                try:
-                    before = held.columns or columns
-                    columns = grown(before, columns, self._schema)
-                    added = held.added or columns != before
-                except OtherColumnsError as error:
-                    raise self.error(f"folder {self.path} {error}", error.hint) from error
+            stays = known and (resumed or self._mode == "append")
+            try:
+                columns, added = continued(held if stays else None, self._columns, self._schema)
+            except OtherColumnsError as error:
+                raise self.error(f"folder {self.path} {error}", error.hint) from error
             if resumed and held is not None:
                 runs = held.runs
                 last = max((part.time for part in parts if part.run == runs[-1]), default=MIN_TIME)

@@ -6,10 +6,25 @@ They stand in the manifest of a folder, as they do in the log of a Delta table.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 Schema = Literal["keep", "add"]
 """The fate of columns that are new: they are refused, or added."""
+
+
+class HasColumns(Protocol):
+    """Record that an output has of itself.
+
+    Attributes:
+        columns: Types of all columns, by name; empty: not known.
+        added: Whether some of them came later, so that older files do not have them.
+    """
+
+    @property
+    def columns(self) -> Mapping[str, str]: ...
+
+    @property
+    def added(self) -> bool: ...
 
 
 def columns_of(schema: Any) -> dict[str, str]:
@@ -37,6 +52,24 @@ def grown(there: Mapping[str, str], here: Mapping[str, str], schema: Schema) -> 
     if schema == "keep" and list(there) != list(here):
         raise OtherColumnsError(f"{', '.join(there)}, in this order", added=False)
     return {**there, **here}
+
+
+def continued(held: HasColumns | None, here: Mapping[str, str], schema: Schema) -> tuple[dict[str, str], bool]:
+    """Return the columns that an output has from now on, and whether some of them came later.
+
+    Args:
+        held: The record of what is there, if it stays; None: the output begins anew.
+        here: Types of the columns that come, by name.
+        schema: The fate of columns that are new.
+
+    Raises:
+        OtherColumnsError: They do not fit.
+    """
+    if held is None:
+        return dict(here), False
+    before = held.columns or here
+    columns = grown(before, here, schema)
+    return columns, held.added or columns != before
 
 
 class OtherColumnsError(Exception):

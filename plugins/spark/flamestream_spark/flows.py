@@ -101,7 +101,7 @@ def run(
         outputs = _run(flow, given, place, workers, order_by, on_spark, dict(settings or {}))
         undo.pop_all()
     if scratch is None:
-        remove_with(outputs.values(), Path(place))
+        outputs = remove_with(outputs, Path(place))
     return next(iter(outputs.values())) if len(outputs) == 1 else outputs
 
 

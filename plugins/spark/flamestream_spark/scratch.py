@@ -1,10 +1,11 @@
-"""Temporary folders; those of outputs are removed when no DataFrame reads them any more.
+"""Temporary folders; those of outputs are removed when nothing reads them any more.
 
 They go with the program at the latest; those of a program that was killed, as soon as another one makes its own.
 
-A DataFrame that is made of another one holds nothing of it in Python, so the JVM is asked whether anything there still
-refers to the files: a weak reference to the relation of Spark that reads them says so. Over Spark Connect there is no
-such reference, and the folders stay until the program ends.
+A DataFrame or an RDD that is made of another one holds nothing of it in Python, so the JVM is asked whether anything
+there still reads the files. A session of Spark of their own is below each DataFrame for that: relations, plans and RDDs
+that read files refer to the session of their relation, and a weak reference says whether any is left. Over Spark
+Connect there is no such reference, and the folders stay until the program ends.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ import atexit
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
 from flamecore.toolkit.private_dir import private_folder
 
-_LOOKS_S: Final = (0.2, 1.0, 5.0)
+_LOOKS_S: Final = (0.2, 1.0, 5.0, 30.0)
 """Pauses before each look after a DataFrame has gone: Java's collector lets go of the rest in its own time."""
 
 _lock: Final = threading.Lock()
@@ -32,15 +33,13 @@ class _Held:
     """A folder whose files may still be read.
 
     Args:
-        frames: The DataFrames that were made of it.
+        frames: The DataFrames that were made of it, by `_marked`.
     """
 
     def __init__(self, frames: Sequence[Any]) -> None:
         self._frames = [weakref.ref(frame) for frame in frames]
         self._jvm = frames[0].sparkSession._jvm
-        self._relations = [
-            self._jvm.java.lang.ref.WeakReference(frame._jdf.queryExecution().analyzed().relation()) for frame in frames
-        ]
+        self._readers = [self._jvm.java.lang.ref.WeakReference(_relation_of(frame).sparkSession()) for frame in frames]
 
     def in_python(self) -> bool:
         return any(frame() is not None for frame in self._frames)
@@ -49,7 +48,7 @@ class _Held:
         self._jvm.System.gc()
 
     def in_java(self) -> bool:
-        return any(relation.get() is not None for relation in self._relations)
+        return any(reader.get() is not None for reader in self._readers)
 
 
 def make_temporary() -> Path:
@@ -73,26 +72,52 @@ def _remove_all() -> None:
         remove_temporary(folder)
 
 
-def remove_with(frames: Iterable[Any], folder: Path) -> None:
-    """Remove a temporary folder once no DataFrame reads it any more.
+def remove_with(frames: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Remove a temporary folder once nothing reads it any more.
 
     Args:
-        frames: The DataFrames over files in it.
+        frames: The DataFrames over files in it, by name.
         folder: The folder, by `make_temporary`.
+
+    Returns:
+        The DataFrames to use in their place.
     """
-    frames = [frame for frame in frames if _reads_files(frame)]
-    if not frames:
-        return
-    with _lock:
-        _held[folder] = _Held(frames)
-    for frame in frames:
-        weakref.finalize(frame, _look_later).atexit = False
+    marked = {name: _marked(frame) for name, frame in frames.items() if _reads_files(frame)}
+    known = [frame for frame in marked.values() if frame is not None]
+    if known and len(known) == len(marked):
+        with _lock:
+            _held[folder] = _Held(known)
+        for frame in known:
+            weakref.finalize(frame, _look_later).atexit = False
+    return {name: marked.get(name) or frame for name, frame in frames.items()}
 
 
 def _reads_files(frame: Any) -> bool:
     java = getattr(frame, "_jdf", None)
     plan = None if java is None else java.queryExecution().analyzed()
     return plan is not None and plan.getClass().getSimpleName() == "LogicalRelation"
+
+
+def _relation_of(frame: Any) -> Any:
+    return frame._jdf.queryExecution().analyzed().relation()
+
+
+def _marked(frame: Any) -> Any | None:
+    """Return a DataFrame of the same session, whose relation has one of its own; None: this Spark makes none."""
+    spark, relation = frame.sparkSession, _relation_of(frame)
+    try:
+        own = relation.copy(
+            relation.location(),
+            relation.partitionSchema(),
+            relation.dataSchema(),
+            relation.bucketSpec(),
+            relation.fileFormat(),
+            relation.options(),
+            spark._jsparkSession.cloneSession(),  # with the configuration that reading depends on
+        )
+        return type(frame)(spark._jsparkSession.baseRelationToDataFrame(own), spark)
+    except Exception:  # noqa: BLE001 - its classes are others; the folder goes with the program
+        return None
 
 
 def _look_later() -> None:

@@ -29,7 +29,9 @@ from flamestream_spark.session.session import (
     is_gone,
     name_of,
     named_jobs,
+    owned_by_thread,
     session,
+    session_here,
     show_name,
 )
 
@@ -100,7 +102,11 @@ class SparkHost(NodeHost):
 
     async def open(self) -> None:
         entering = session(self.options.master, dict(self.options.config))
-        self._session = await asyncio.to_thread(self._resources.enter_context, entering)
+        with owned_by_thread(session_here()):
+            self._session = await asyncio.to_thread(self._resources.enter_context, entering)
+            await self._begin()
+
+    async def _begin(self) -> None:
         await asyncio.to_thread(self._check_slots)
         self._spares = Spares(self._session, name_of(self.context.job, "make executors ready"))
         self._facts = await asyncio.to_thread(facts_of, self._session)
@@ -115,9 +121,10 @@ class SparkHost(NodeHost):
     async def start(self, slots: Sequence[NodeSlot], bootstrap: Mapping[str, Any]) -> None:
         here = {"cwd": str(Path.cwd()), "code": dict(self.context.code()), "files": self._files}
         told = {**bootstrap, **here, "watcher": True}
-        for slot in slots:
-            title = name_of(self.context.job, "node", slot.name)
-            self._stages[slot.name] = Stage(self._session, slot, told, self._stage_ended, title)
+        with owned_by_thread(session_here()):
+            for slot in slots:
+                title = name_of(self.context.job, "node", slot.name)
+                self._stages[slot.name] = Stage(self._session, slot, told, self._stage_ended, title)
 
     def _check_slots(self) -> None:
         with named_jobs(self._session, name_of(self.context.job, "count slots")):

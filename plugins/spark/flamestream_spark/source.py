@@ -23,7 +23,16 @@ from flamecore.suggest import suggestion
 from flamecore.toolkit.places import covers, is_url
 from flamestream_spark.queries import Query
 from flamestream_spark.scratch import make_temporary, remove_temporary
-from flamestream_spark.session.session import HOST, active, in_task, name_of, named_jobs, session
+from flamestream_spark.session.session import (
+    HOST,
+    active,
+    in_task,
+    name_of,
+    named_jobs,
+    owned_by_thread,
+    session,
+    session_here,
+)
 from flamestream_spark.spool.feeding import Feeding, failed
 from flamestream_spark.spool.ordering import ORDER_BY, Ordered, in_order
 from flamestream_spark.spool.reader import Feeds, RowsReader
@@ -165,7 +174,8 @@ class SparkSource(Source):
     async def open(self, partition: str, position: Any = None) -> Reader:
         if position is not None and not self.capabilities.replayable:
             raise self._error("its rows have no stable order, so it cannot be gone on with", ORDER_BY)
-        self.reader = await asyncio.to_thread(self._open, position)
+        with owned_by_thread(None if self._fed_elsewhere else session_here()):
+            self.reader = await asyncio.to_thread(self._open, position)
         return self.reader
 
     def _open(self, position: Any) -> RowsReader:

@@ -18,7 +18,7 @@ import pytest
 
 import flamecore as fc
 import flamestream_spark
-from flamecore.errors import ConfigError, OperationError, SourceError, UnknownKeyError
+from flamecore.errors import ConfigError, FlameError, OperationError, SourceError, UnknownKeyError
 from flamecore.testing.flows import standard as standard_flows
 from flamecore.testing.flows.reference import interpret
 from flamecore.testing.progress import Patience
@@ -188,6 +188,57 @@ def test_no_rows_give_no_rows(spark: Any) -> None:
     out = flamestream_spark.run(counting(), lines=frame, order_by="line")
     assert out.count() == 0
     assert "_time" in out.columns
+
+
+def slowly(seconds: float) -> Any:
+    from pyspark.sql import functions
+
+    def wait(number: int) -> int:
+        time.sleep(seconds)
+        return number
+
+    return functions.udf(wait, "bigint", useArrow=False)("id").alias("id")
+
+
+@pytest.mark.parametrize("on_spark", [False, True])
+def test_jobs_of_a_flow_belong_to_the_group_pool_and_tags_of_the_caller(spark: Any, on_spark: bool) -> None:
+    context = spark.sparkContext
+    ended: list[FlameError] = []
+
+    def run() -> None:
+        context.setJobGroup("cell", "a cell of a notebook", interruptOnCancel=True)
+        context.setLocalProperty("spark.scheduler.pool", "reports")
+        context.addJobTag("hourly")
+        spark.addTag("ours")
+        flow = fc.Flow("grouped")
+        flow.source("numbers", int).key_by(lambda number: number % 3).count().sink("out")
+        rows = spark.range(100_000).select(slowly(0.01))
+        try:
+            flamestream_spark.run(flow, numbers=rows, order_by="id", on_spark=on_spark, workers=1)
+        except FlameError as error:
+            ended.append(error)
+
+    from pyspark import InheritableThread
+
+    thread = InheritableThread(target=run)
+    thread.start()
+    tracker, limit = context.statusTracker(), Patience(60)
+    wanted = 2 if on_spark else 1
+    while len(tracker.getActiveJobsIds()) < wanted:
+        assert thread.is_alive(), ended
+        assert not limit.passed()
+        time.sleep(0.1)
+    active = set(tracker.getActiveJobsIds())
+    assert active <= set(tracker.getJobIdsForGroup("cell"))
+    assert active <= set(context._jsc.sc().statusTracker().getJobIdsForTag("hourly"))
+    jobs = [context._jsc.sc().dagScheduler().jobIdToActiveJob().apply(job).properties() for job in active]
+    assert {job.getProperty("spark.scheduler.pool") for job in jobs} == {"reports"}
+    assert all("-ours" in job.getProperty("spark.job.tags") for job in jobs)
+    context.cancelJobGroup("cell")
+    thread.join()
+    assert "cancelled, as somebody has told Spark" in str(ended[0])
+    assert not tracker.getActiveJobsIds()
+    assert context.getLocalProperty("spark.jobGroup.id") is None
 
 
 READERS: Final[dict[str, Callable[[Any], Any]]] = {

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any, Final
 
-from flamestream_spark.session.session import cancel_tag, tag_thread
+from flamestream_spark.session.session import cancel_tag, spark_thread, tag_thread
 
 _SCHEMA: Final = "node string"
 
@@ -39,7 +39,7 @@ class Spares:
         An executor may be starting in the place of a lost one.
         """
         if count > 0 and (self._thread is None or not self._thread.is_alive()):
-            self._thread = threading.Thread(target=self._run, args=(count,), name=self._tag, daemon=True)
+            self._thread = spark_thread(self._run, self._tag, count)
             self._thread.start()
 
     def _run(self, count: int) -> None:

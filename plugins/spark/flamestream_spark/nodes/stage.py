@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from flamecore import __version__
 from flamecore.abc.host import NodeSlot
 from flamestream_spark.nodes.task import SCHEMA, failure_of, node_task
-from flamestream_spark.session.session import cancel_tag, tag_thread
+from flamestream_spark.session.session import cancel_tag, spark_thread, tag_thread
 
 
 class Stage:
@@ -56,7 +55,7 @@ class Stage:
         self._tag, self._title = f"flamestream-{secrets.token_hex(6)}", title
         self._task = node_task(slot.name, slot.role, bootstrap, __version__)
         self._loop = asyncio.get_running_loop()
-        threading.Thread(target=self._run, name=self._tag, daemon=True).start()
+        spark_thread(self._run, self._tag).start()
 
     def _run(self) -> None:
         session = self._session

@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar, copy_context
 from pathlib import Path
 from secrets import token_hex
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from flamecore.errors import ConfigError, MissingDependencyError
 from flamecore.toolkit.closing import leave_to_library
@@ -41,6 +42,24 @@ _SHOW_S: Final = 5.0
 _WAREHOUSE: Final = "spark-warehouse"
 """Folder for managed tables that Spark makes in the working directory, whether there are any or not."""
 
+_INHERITED: Final = ("spark.jobGroup.id", "spark.job.interruptOnCancel", "spark.job.tags", "spark.scheduler.pool")
+"""Properties of a thread that say whom its jobs belong to, and who cancels them."""
+
+
+class _Owner(NamedTuple):
+    """The thread that jobs of Spark belong to.
+
+    Attributes:
+        properties: Its properties.
+        tags: Its tags of the session.
+    """
+
+    properties: Mapping[str, str | None]
+    tags: frozenset[str]
+
+
+_owner: Final[ContextVar[_Owner | None]] = ContextVar("_owner", default=None)
+
 _lock = threading.Lock()
 _made: list[Any] = []
 _warehouse = Path(_WAREHOUSE)
@@ -54,6 +73,11 @@ def active() -> Any | None:
         return pyspark.sql.SparkSession.active()
     except pyspark.errors.PySparkRuntimeError:  # there is none
         return None
+
+
+def session_here() -> Any | None:
+    """Return the session that this program has, or None; nothing is imported for it."""
+    return active() if "pyspark" in sys.modules else None
 
 
 def check_installed() -> None:
@@ -170,14 +194,53 @@ def name_of(job: str, work: str, *parts: str) -> str:
     return f"flamestream{' ' * bool(job)}{job}: {work}{' ' * bool(parts)}{', '.join(parts)}"
 
 
+@contextmanager
+def owned_by_thread(session: Any) -> Iterator[None]:
+    """Have jobs of Spark that are begun meanwhile, on any thread, belong to the group, pool and tags of this one.
+
+    Args:
+        session: The session; None: there is none, and no job belongs to anybody.
+    """
+    if session is None or _owner.get() is not None:
+        yield
+        return
+    context = _context(session)
+    held = {name: context.getLocalProperty(name) for name in _INHERITED} if context is not None else {}
+    token = _owner.set(_Owner(held, frozenset(session.getTags())))
+    try:
+        yield
+    finally:
+        _owner.reset(token)
+
+
+def spark_thread(target: Callable[..., None], name: str, *args: Any) -> threading.Thread:
+    """Return a thread, not started, whose jobs belong to the thread that this is for; see `owned_by_thread`."""
+    return threading.Thread(target=copy_context().run, args=(target, *args), name=name, daemon=True)
+
+
+def _enter_owner(session: Any) -> frozenset[str]:
+    """Have the jobs of this thread belong to their owner; return the tags of the session that are new to it."""
+    if (owner := _owner.get()) is None:
+        return frozenset()
+    context = _context(session)
+    if context is not None:
+        for name, value in owner.properties.items():
+            context.setLocalProperty(name, value)
+    new = owner.tags.difference(session.getTags())
+    for tag in new:
+        session.addTag(tag)
+    return new
+
+
 def tag_thread(session: Any, tag: str, name: str = "") -> None:
-    """Tag and name the jobs that this thread has Spark run from now on.
+    """Tag and name the jobs that this thread has Spark run from now on, and have them belong to their owner.
 
     Args:
         session: The session.
         tag: The tag, for `cancel_tag`.
         name: Their name on Spark's pages; over Spark Connect it is one more tag.
     """
+    _enter_owner(session)
     context = _context(session)
     if context is None:
         session.addTag(tag)
@@ -191,17 +254,24 @@ def tag_thread(session: Any, tag: str, name: str = "") -> None:
 
 @contextmanager
 def named_jobs(session: Any, name: str) -> Iterator[None]:
-    """Name the jobs that this thread has Spark run meanwhile, as `tag_thread` does."""
+    """Name the jobs that this thread has Spark run meanwhile, which belong to their owner.
+
+    Both are as by `tag_thread`. Afterwards the thread is as it was.
+    """
     context = _context(session)
     if context is None:
         yield
         return
-    former = context.getLocalProperty("spark.job.description")
+    former = {key: context.getLocalProperty(key) for key in ("spark.job.description", *_INHERITED)}
+    tags = _enter_owner(session)
     context.setJobDescription(name)
     try:
         yield
     finally:
-        context.setJobDescription(former)
+        for key, value in former.items():
+            context.setLocalProperty(key, value)
+        for tag in tags:
+            session.removeTag(tag)
 
 
 def show_name(session: Any, name: str) -> None:
@@ -216,7 +286,7 @@ def show_name(session: Any, name: str) -> None:
             tag_thread(session, tag, name)
             session.range(1).collect()
 
-    thread = threading.Thread(target=show, name=tag, daemon=True)
+    thread = spark_thread(show, tag)
     thread.start()
     thread.join(_SHOW_S)
     if thread.is_alive():  # there is no slot

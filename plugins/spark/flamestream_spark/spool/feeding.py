@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -12,8 +11,8 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from flamecore.errors import FlameError, SourceError
-from flamestream_spark.session.messages import gist, own_words, python_of
-from flamestream_spark.session.session import cancel_tag, name_of, tag_thread
+from flamestream_spark.session.messages import gist, is_cancelled, own_words, python_of
+from flamestream_spark.session.session import cancel_tag, name_of, spark_thread, tag_thread
 from flamestream_spark.spool import parts
 from flamestream_spark.spool.ordering import ORDER_BY, Ordered
 from flamestream_spark.spool.spool import Failed, Order, Spool
@@ -130,7 +129,7 @@ class Feeding:
         self._failed = failed
         self._spool, self._ordered, self._source, self._of = spool, ordered, source, of
         self._tag, self._name = f"flamestream-{token_hex(8)}", name_of(job, f"feed {source}")
-        self._thread = threading.Thread(target=self._run, name=f"source {source}", daemon=True)
+        self._thread = spark_thread(self._run, f"source {source}")
         self._stopped = False
         self.error: SourceError | None = None
         """Why it has failed."""
@@ -197,6 +196,9 @@ def failed(source: str, error: Exception) -> SourceError:
     if (wrong := python_of(str(error))) is not None:
         hint = "Set PYSPARK_PYTHON, or spark.pyspark.python in the config, to a Python that has pyarrow."
         return SourceError(f"source {source!r}: {wrong}", hint=hint, source=source, position="")
+    if is_cancelled(error):
+        what, hint = "reading was cancelled, as somebody has told Spark", "Run it again if that was not to be."
+        return SourceError(f"source {source!r}: {what}", hint=hint, source=source, position="")
     if (ours := own_words(str(error))) is not None:
         return SourceError(f"source {source!r}: {ours[0]}", hint=ours[1], source=source, position="")
     if "No module named" in str(error):

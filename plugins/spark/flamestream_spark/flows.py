@@ -67,8 +67,9 @@ def run(
         flow: The flow.
         inputs: DataFrames by name of the source; or give them by keyword.
         workers: How many workers share the work. The outputs do not depend on it.
-        order_by: Columns that order the rows; for several sources, by name. Without them rows of files are in the order
-            of their files; for everything else there is a warning, as a second run may see another order.
+        order_by: Columns that order the rows, "at desc" in descending order; for several sources, by name. Without
+            them rows of files are in the order of their files; for everything else there is a warning, as a second run
+            may see another order.
         scratch: A folder for the outputs, which executors reach too, or a URL of an object store; it must be kept for
             as long as the outputs are used. By default a temporary one, removed when nothing reads it any more: only
             where Spark runs on this machine.

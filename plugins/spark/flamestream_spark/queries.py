@@ -11,6 +11,7 @@ from flamecore.errors import FlameError, SourceError
 from flamestream_spark.session.messages import is_cancelled
 from flamestream_spark.session.session import name_of, named_jobs
 from flamestream_spark.spool.feeding import failed, write_batch
+from flamestream_spark.spool.ordering import sort_keys
 from flamestream_spark.spool.spool import Failed, Spool
 from flamestream_spark.spool.upserts import keys_of
 from flamestream_spark.tables.columns import fitted, numbered, types_of
@@ -52,8 +53,8 @@ class Into:
         if spool.completed(number) is None:
             spool.expect(number, types_of(frame.schema))
         if self.order_by:
-            places = [str(frame.columns.index(name)) for name in self.order_by]
-            frame = numbered(frame).sortWithinPartitions(*places).toDF(*frame.columns)
+            keys, _ = sort_keys(frame, self.order_by, "spool")
+            frame = numbered(frame).sortWithinPartitions(*keys).toDF(*frame.columns)
         with named_jobs(frame.sparkSession, f"{self.name}, batch {number}"):
             write_batch(spool, number, frame)
         spool.go_on()

@@ -34,7 +34,7 @@ from flamestream_spark.session.session import (
     session_here,
 )
 from flamestream_spark.spool.feeding import Feeding, failed
-from flamestream_spark.spool.ordering import ORDER_BY, Ordered, in_order
+from flamestream_spark.spool.ordering import ORDER_BY, Ordered, in_order, ordering_column
 from flamestream_spark.spool.reader import Feeds, RowsReader
 from flamestream_spark.spool.rows import check_begin
 from flamestream_spark.spool.spool import Spool
@@ -84,8 +84,8 @@ class SparkSourceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True
             some formats reads everything for it.
         read: Options of the format, as Spark calls them: header = "true".
         columns: The columns to hand on, in order; all by default.
-        order_by: Columns that order the rows. Without them files are read in the order of their paths and rows; tables
-            and queries are in no stable order.
+        order_by: Columns that order the rows, "at desc" in descending order. Without them files are read in the order
+            of their paths and rows; tables and queries are in no stable order.
         master: Address of Spark, if this program has no session and is not run by spark-submit: "local[4]",
             "spark://host:port", … By default that of Spark's own configuration, else "local[*]".
         config: Configuration of that session.
@@ -349,7 +349,8 @@ class SparkSource(Source):
         self._payloads(arrow_schema(frame.schema))
 
     def _payloads(self, schema: Any) -> Payloads:
-        return Payloads(schema, self.context.type, self.context.name, self.options.order_by)
+        spare = [ordering_column(said, schema.names)[0] for said in self.options.order_by]
+        return Payloads(schema, self.context.type, self.context.name, spare)
 
     def _checked(self, position: Any) -> tuple[int, str]:
         match position:

@@ -8,13 +8,13 @@ the files that rows are read from.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final, NamedTuple
 
 from flamecore.errors import SourceError
 from flamecore.suggest import suggestion
 from flamestream_spark.spool.parts import FILE, PLACE, START
-from flamestream_spark.tables.columns import numbered, sortable
+from flamestream_spark.tables.columns import numbered, sortable, told_apart
 
 ORDER_BY: Final = 'Say what orders them: order_by = "COLUMN", which may be several.'
 """The remedy for rows without a stable order."""
@@ -95,34 +95,70 @@ def in_order(frame: Any, order_by: Sequence[str], source: str, *, stable: bool =
         SourceError: A column is not there, or cannot be ordered by; or there is no stable order, and one is needed.
     """
     if order_by:
-        keys = _keys(frame, order_by, source)
-        return Ordered(numbered(frame).orderBy(*keys).toDF(*frame.columns), stable=True)
+        keys, alike = sort_keys(frame, order_by, source)
+        if alike:
+            what = f"rows that differ in column {alike!r} alone, whose type Spark cannot order, are in none"
+            _say_unstable(source, what, f"Leave it out: df.drop({alike!r}).", refused=stable)
+        return Ordered(numbered(frame).orderBy(*keys).toDF(*frame.columns), stable=not alike)
     placed = _placed(frame)
     if placed is not None:
         return _by_file(placed)
     if stable and frame.isEmpty():
         return Ordered(frame, stable=True)
-    if stable:
+    _say_unstable(source, _reason(frame) if stable else "", ORDER_BY, refused=stable)
+    return Ordered(frame, stable=False)
+
+
+def _say_unstable(source: str, why: str, hint: str, *, refused: bool) -> None:
+    """Raise that rows have no stable order, if it is refused, or else warn."""
+    if refused:
         raise SourceError(
-            f"source {source!r}: the rows have no stable order, and the job relies on one: {_reason(frame)}",
-            hint=ORDER_BY,
+            f"source {source!r}: the rows have no stable order, and the job relies on one: {why}",
+            hint=hint,
             source=source,
             position="",
         )
     warnings.warn(
-        f"source {source!r}: the rows have no stable order: global times, and with them the order of outputs, may be "
-        'others in the next run; say what orders them: order_by = "COLUMN"',
+        f"source {source!r}: the rows have no stable order{why and f' ({why})'}: global times, and with them the order "
+        f"of outputs, may be others in the next run; {hint[0].lower()}{hint[1:].partition(', which')[0].rstrip('.')}",
         UnstableOrderWarning,
-        stacklevel=3,
+        stacklevel=4,
     )
-    return Ordered(frame, stable=False)
 
 
-def _keys(frame: Any, order_by: Sequence[str], source: str) -> list[str]:
-    """Return the places of the columns to order by."""
+def ordering_column(said: str, names: Collection[str]) -> tuple[str, bool]:
+    """Return a column to order by, and whether the order is descending.
+
+    >>> ordering_column("at desc", ["at"]), ordering_column("at", ["at"]), ordering_column("at desc", ["at desc"])
+    (('at', True), ('at', False), ('at desc', False))
+    """
+    name, _, direction = said.rpartition(" ")
+    if said in names or direction.lower() not in ("asc", "desc"):
+        return said, False
+    return name.rstrip(), direction.lower() == "desc"
+
+
+def sort_keys(frame: Any, order_by: Sequence[str], source: str) -> tuple[list[Any], str]:
+    """Return what to order by, as columns of the `numbered` frame, so that only rows that are the same are equal.
+
+    Args:
+        frame: The DataFrame.
+        order_by: Columns to order by; one with "desc" behind it in descending order.
+        source: Name of the source, for errors.
+
+    Returns:
+        The keys, and a column by which not all rows are told apart; empty: there is none.
+
+    Raises:
+        SourceError: A column is not there, or cannot be ordered by.
+    """
+    from pyspark.sql import functions
+
     names = list(frame.columns)
     kinds = {field.name: field.dataType for field in frame.schema.fields}
-    for name in order_by:
+    keys = []
+    for said in order_by:
+        name, descending = ordering_column(said, kinds)
         if name not in kinds:
             raise SourceError(
                 f"source {source!r}: there is no column {name!r} to order by",
@@ -137,8 +173,19 @@ def _keys(frame: Any, order_by: Sequence[str], source: str) -> list[str]:
                 source=source,
                 position=name,
             )
-    rest = [name for name, kind in kinds.items() if name not in order_by and sortable(kind)]
-    return [str(names.index(name)) for name in (*order_by, *rest)]
+        key = functions.col(str(names.index(name)))
+        keys.append(key.desc() if descending else key)
+    first, alike = [ordering_column(said, kinds)[0] for said in order_by], ""
+    for place, (name, kind) in enumerate(kinds.items()):
+        plain = f"`{place}`"
+        told = told_apart(plain, kind)
+        if name not in first and sortable(kind):
+            keys.append(functions.col(str(place)))
+        if told is None:
+            alike = alike or name
+        elif told != plain:
+            keys.append(functions.expr(told))
+    return keys, alike
 
 
 def has_stable_order(frame: Any) -> bool:

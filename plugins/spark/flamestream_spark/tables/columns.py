@@ -239,6 +239,66 @@ def sortable(kind: Any) -> bool:
     return not any(isinstance(part, unordered) for part in _inside(kind))
 
 
+def told_apart(value: str, kind: Any, depth: int = 0) -> str | None:
+    """Return an expression that orders all values of a column, also those that Spark does not, or takes as equal.
+
+    Spark orders no maps and no variants, and takes texts as equal that are so by their collation, and zeros of both
+    signs.
+
+    Args:
+        value: The expression of the value.
+        kind: Its type.
+        depth: Number of lambdas around it.
+
+    Returns:
+        The value itself, if Spark tells all of them apart; None: there is no such expression.
+    """
+    from pyspark.sql.types import (
+        ArrayType,
+        CalendarIntervalType,
+        DecimalType,
+        FractionalType,
+        MapType,
+        SpatialType,
+        StringType,
+        StructType,
+        VariantType,
+    )
+
+    inner = f"v{depth}"
+    match kind:
+        case StringType() if kind.collation != "UTF8_BINARY":
+            return f"collate({value}, 'UTF8_BINARY')"
+        case DecimalType():
+            return value
+        case FractionalType():
+            return f"named_struct('value', {value}, 'minus', {value} = 0 and startswith(string({value}), '-'))"
+        case VariantType():
+            return f"named_struct('value', to_json({value}), 'type', schema_of_variant({value}))"
+        case CalendarIntervalType() | SpatialType():
+            return None
+        case ArrayType():
+            element = told_apart(inner, kind.elementType, depth + 1)
+            return value if element == inner else element and f"transform({value}, {inner} -> {element})"
+        case MapType():
+            key, held = f"{inner}.key", f"{inner}.value"
+            parts = told_apart(key, kind.keyType, depth + 1), told_apart(held, kind.valueType, depth + 1)
+            entries = f"map_entries({value})"
+            if parts == (key, held):
+                return entries
+            return None if None in parts else f"transform({entries}, {inner} -> struct({parts[0]}, {parts[1]}))"
+        case StructType():
+            names = [f"{value}.{_quoted(field.name)}" for field in kind.fields]
+            fields = [told_apart(name, field.dataType, depth) for name, field in zip(names, kind.fields, strict=True)]
+            if fields == names:
+                return value
+            if None in fields:
+                return None
+            told = ", ".join(f"'f{place}', {field}" for place, field in enumerate(fields))
+            return f"if({value} is null, null, named_struct({told}))"
+    return value
+
+
 def _without_void(kind: Any, *, inside: bool = False) -> Any:
     """Return the type with text for nested void; the same object if there is none."""
     from pyspark.sql.types import ArrayType, MapType, NullType, StringType, StructField, StructType

@@ -35,7 +35,7 @@ from flamecore.toolkit.places import is_url
 from flamecore.toolkit.records.plain import Unencodable
 from flamestream_spark.nodes.places import is_local
 from flamestream_spark.scratch import make_temporary, remove_temporary, remove_with
-from flamestream_spark.session.session import name_of, named_jobs, owned_by_thread
+from flamestream_spark.session.session import name_of, named_jobs, owned_by_thread, plain_interrupts
 from flamestream_spark.source import SparkSource, SparkSourceOptions
 from flamestream_spark.spool.feeding import Feeding
 from flamestream_spark.spool.ordering import ORDER_BY, has_stable_order
@@ -96,7 +96,7 @@ def run(
         check_named("order_by", order_by, flow)
     spark = next(iter(given.values())).sparkSession
     place = _scratch(spark, scratch)
-    with ExitStack() as undo, owned_by_thread(spark):
+    with ExitStack() as undo, owned_by_thread(spark), plain_interrupts():
         if scratch is None:
             undo.callback(remove_temporary, Path(place))
         outputs = _run(flow, given, place, workers, order_by, on_spark, dict(settings or {}))

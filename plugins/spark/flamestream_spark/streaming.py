@@ -16,10 +16,9 @@ import asyncio
 import contextlib
 import math
 import os
-import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 from weakref import WeakValueDictionary
@@ -36,6 +35,7 @@ from flamecore.toolkit.places import is_url
 from flamestream_spark.checkpoint import Checkpoint
 from flamestream_spark.flows import check_frames, check_named
 from flamestream_spark.queries import OutputMode, Query
+from flamestream_spark.session.session import plain_interrupts
 from flamestream_spark.source import SparkSource
 from flamestream_spark.spool.reader import RowsReader
 from flamestream_spark.spool.spool import Spool
@@ -361,7 +361,7 @@ class Streaming:
             FlameError: It has failed.
         """
         try:
-            with _plain_interrupts():
+            with plain_interrupts():
                 return self._wait(timeout)
         except KeyboardInterrupt:
             self.stop()
@@ -407,21 +407,3 @@ class Streaming:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-
-
-@contextlib.contextmanager
-def _plain_interrupts() -> Iterator[None]:
-    """Make Ctrl-C raise KeyboardInterrupt alone.
-
-    PySpark's handler cancels the jobs of Spark, so that queries fail.
-    """
-    handler = signal.getsignal(signal.SIGINT)
-    main = threading.current_thread() is threading.main_thread()
-    if not main or not str(getattr(handler, "__module__", "")).startswith("pyspark."):
-        yield
-        return
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)

@@ -241,6 +241,44 @@ def test_jobs_of_a_flow_belong_to_the_group_pool_and_tags_of_the_caller(spark: A
     assert context.getLocalProperty("spark.jobGroup.id") is None
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signal")
+def test_ctrl_c_ends_the_jobs_of_the_flow_alone_and_removes_its_files_last(
+    spark: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from pyspark import InheritableThread
+
+    context, before = spark.sparkContext, set(scratch._made)
+    tracker, limit = context.statusTracker(), Patience(60)
+    other: list[int] = []
+
+    def count() -> None:
+        context.setJobGroup("other", "work of another thread")
+        other.append(spark.range(8).select(slowly(0.1)).where("id >= 0").count())
+
+    def interrupt() -> None:
+        while len(tracker.getActiveJobsIds()) < 1 and not limit.passed():
+            time.sleep(0.05)
+        beside = InheritableThread(target=count)
+        beside.start()
+        while not tracker.getJobIdsForGroup("other") and not limit.passed():
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+        beside.join()
+
+    flow = fc.Flow("interrupted")
+    flow.source("numbers", int).key_by(lambda number: number % 3).count().sink("out")
+    rows = spark.range(100_000).select(slowly(0.01))
+    thread = InheritableThread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        flamestream_spark.run(flow, numbers=rows, order_by="id")
+    assert set(scratch._made) == before
+    thread.join()
+    assert other == [8]
+    assert not tracker.getActiveJobsIds()
+    assert "Traceback" not in capfd.readouterr().err
+
+
 READERS: Final[dict[str, Callable[[Any], Any]]] = {
     "DataFrame": lambda out: out.where("value > 1").selectExpr("key as word"),
     "RDD": lambda out: out.where("value > 1").select("key").rdd,

@@ -6,6 +6,7 @@ A session that was active before is never stopped.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -211,6 +212,25 @@ def owned_by_thread(session: Any) -> Iterator[None]:
         yield
     finally:
         _owner.reset(token)
+
+
+@contextmanager
+def plain_interrupts() -> Iterator[None]:
+    """Make Ctrl-C raise KeyboardInterrupt alone.
+
+    PySpark's handler cancels all jobs of Spark first, so that queries and jobs of others fail; and with it asyncio
+    has none of its own, which ends in order what runs.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    main = threading.current_thread() is threading.main_thread()
+    if not main or not str(getattr(handler, "__module__", "")).startswith("pyspark."):
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 def spark_thread(target: Callable[..., None], name: str, *args: Any) -> threading.Thread:

@@ -146,7 +146,8 @@ def session(master: str = "", config: Mapping[str, str] | None = None) -> Iterat
             found = _make(master, config or {})
             _made.append(found)
         with suppress(AttributeError, ValueError):  # another maker's Connect may not say
-            leave_to_library(_port_of(found))
+            for place in _places_of(found):
+                leave_to_library(place)
         own = any(found is one for one in _made)
         _users += own
     try:
@@ -342,12 +343,15 @@ def _context(session: Any) -> Any | None:
     return getattr(session, "sparkContext", None)
 
 
-def _port_of(session: Any) -> int:
-    """Return the port at which this process speaks to Spark, by py4j or gRPC: both keep connections for more calls."""
+def _places_of(session: Any) -> Iterator[int | str]:
+    """Yield where this process speaks to Spark: it keeps connections for more calls, and for sums from its tasks."""
     context = _context(session)
     if context is None:
-        return int(session.client._builder.endpoint.rpartition(":")[2])
-    return int(context._gateway.gateway_parameters.port)
+        yield int(session.client._builder.endpoint.rpartition(":")[2])
+        return
+    yield int(context._gateway.gateway_parameters.port)
+    address = context._accumulatorServer.server_address
+    yield address[1] if isinstance(address, tuple) else address
 
 
 def _make(said: str, config: Mapping[str, str]) -> Any:

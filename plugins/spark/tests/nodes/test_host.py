@@ -220,7 +220,7 @@ def test_a_worker_that_hangs_is_ended_with_its_stage_alone(spark: Any, tmp_path:
     state: dict[str, Any] = {
         "state__use": "sqlite",
         "state__path": str(tmp_path / "state"),
-        "deploy__silence_timeout_s": 3.0,
+        "job__call_limit_s": 3.0,
     }
     job: Any = job_of(tmp_path, "words_that_hang", source=HANGING.format(flag=str(tmp_path / "flag")), **state)
     (tmp_path / "lines").write_text("a b\n" * 50 + "hang\n" + "a c\n" * 50)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 from nats import errors
@@ -94,11 +93,11 @@ class _Wire(TcpTransport):
         return line
 
     async def shut(self) -> None:
-        """Close the connection, if nothing has closed it."""
+        """Break the connection off, if nothing has closed it. Nobody waits for what an attempt has sent."""
         if self._io_writer is not None and not self._io_writer.transport.is_closing():
-            self.close()  # type: ignore[no-untyped-call]  # as above
-            with suppress(OSError):  # it is broken
-                await self.wait_closed()
+            self._io_writer.transport.abort()
+        if self._closing is not None and not self._closing.done():  # who waited was cancelled
+            await ended(self._closing)
 
     async def wait_closed(self) -> None:
         if (writer := self._io_writer) is None:
@@ -115,7 +114,10 @@ class _Wire(TcpTransport):
         if not closing.done():
             writer.transport.abort()
             await asyncio.wait((closing,), timeout=_CLOSE_S)
-        if closing.done():
+        if not closing.done():
+            # The handshake has failed, and nobody tells the protocol that was there before it.
+            await ended(closing)
+        elif not closing.cancelled():
             closing.result()
 
 

@@ -15,6 +15,7 @@ from ephemeral_port_reserve import reserve
 
 from flamecore.abc.transport import TransportContext
 from flamecore.errors import ConfigError, ConnectError, FlameError, TransportError
+from flamecore.runtime.tasks.event_loop import run
 from flamecore.testing.progress import patience
 from flamestream_nats import NatsTransport, Options
 from flamestream_nats.testing import NatsServer, ServerTls
@@ -65,6 +66,8 @@ def fails(url: str, **options: Any) -> FlameError:
 
     The errors behind it must not show one either.
     """
+    with pytest.raises(FlameError):
+        run(talk(url, **options))  # which warns of what is left
     with pytest.raises(FlameError) as caught:
         asyncio.run(talk(url, **options))
     gc.collect()  # a connection that a failed start has left open is an error of this test, not of a later one

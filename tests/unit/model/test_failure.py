@@ -277,7 +277,7 @@ class Unusual(BaseException):
 @pytest.mark.parametrize("where", ["map", "key", "state"])
 @pytest.mark.parametrize(
     "raised",
-    [asyncio.CancelledError(), GeneratorExit(), Unusual("so"), BaseExceptionGroup("both", [Unusual(), ValueError()])],
+    [asyncio.CancelledError(), GeneratorExit(), Unusual("so"), BaseExceptionGroup("two", [Unusual(), GeneratorExit()])],
     ids=repr,
 )
 def test_a_function_that_raises_no_exception_ends_the_job_with_its_line(

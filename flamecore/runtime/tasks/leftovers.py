@@ -97,11 +97,10 @@ def _named(task: asyncio.Task[Any]) -> str:
 
 def _threads(before: set[threading.Thread]) -> set[tuple[str, str, int]]:
     """Return the threads that are left: their kind, name and number."""
-    known = before | set(aside)
     return {
         ("thread", thread.name, thread.ident or 0)
         for thread in threading.enumerate()
-        if thread not in known and (not thread.daemon or _module_of(thread).startswith(_OWN))
+        if thread not in before and thread not in aside and (not thread.daemon or _module_of(thread).startswith(_OWN))
     }
 
 

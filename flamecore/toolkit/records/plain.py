@@ -89,7 +89,10 @@ def plain(value: Any) -> object:
 
 def _is_array_scalar(value: Any) -> bool:
     """Return whether a value is a number or a truth value as arrays have it: `numpy.int64`, and its kind."""
-    return getattr(getattr(value, "dtype", None), "kind", None) in ("b", "i", "u", "f") and value.shape == ()
+    return (
+        getattr(getattr(value, "dtype", None), "kind", None) in ("b", "i", "u", "f")
+        and getattr(value, "shape", None) == ()
+    )
 
 
 def _key(key: object) -> object:

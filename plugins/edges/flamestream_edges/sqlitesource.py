@@ -138,16 +138,8 @@ class RowReader(Reader):
         return Batch(values, positions, bad, fresh=True)
 
     def _fetch(self, limit: int) -> list[Row]:
-        self._has_undecoded = False
         try:
-            rows = self._rows_after(limit)
-        except sqlite3.OperationalError as error:
-            if "UTF-8" not in str(error):
-                raise self._source.failed("read", error) from error
-            # A function for each text would cost all rows of all databases what few of a few ask for.
-            self._has_undecoded, self._database.text_factory = True, _text
-            rows = self._rows_after(limit)
-            self._database.text_factory = str
+            rows = self._decoded_rows_after(limit)
         except sqlite3.Error as error:
             raise self._source.failed("read", error) from error
         if rows and not _ORDERED.issuperset(type(row[0]) for row in rows):
@@ -157,6 +149,20 @@ class RowReader(Reader):
                 f"column {order} is {wrong!r} in a row", "Order by a column of numbers or UTF-8 text that has no NULL."
             )
         return rows
+
+    def _decoded_rows_after(self, limit: int) -> list[Row]:
+        self._has_undecoded = False
+        try:
+            return self._rows_after(limit)
+        except sqlite3.OperationalError as error:
+            if "UTF-8" not in str(error):
+                raise
+        # Only now: a function for each text would cost all rows of all databases what few of a few ask for.
+        self._has_undecoded, self._database.text_factory = True, _text
+        try:
+            return self._rows_after(limit)
+        finally:
+            self._database.text_factory = str
 
     def _rows_after(self, limit: int) -> list[Row]:
         if self._after is None:

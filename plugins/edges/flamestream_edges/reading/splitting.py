@@ -209,7 +209,7 @@ class Splitter:
 
     @property
     def _is_marked_only(self) -> bool:
-        """Whether a byte order mark is all there is: some programs write one into a file without lines."""
+        """Return whether a byte order mark is all there is: some programs write one into a file without lines."""
         return self._next == 1 and self._parts == [codecs.BOM_UTF8]
 
     def finish(self) -> tuple[TooLong | None, Block | None]:

@@ -36,11 +36,14 @@ class FakeSession:
 
     def __init__(self) -> None:
         self.interrupted = threading.Event()
-        self.tags: list[str] = []
+        self.tags: set[str] = set()
         self.rows: list[Row] | None = None
 
     def addTag(self, tag: str) -> None:
-        self.tags.append(tag)
+        self.tags.add(tag)
+
+    def getTags(self) -> set[str]:
+        return set(self.tags)
 
     def range(self, *_: int) -> FakeSession:
         return self

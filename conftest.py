@@ -43,6 +43,9 @@ JOBS = (
 )
 """Places of tests of whole jobs on processes, most of which recover or wait for something."""
 
+SPARK = "plugins/spark/"
+"""Place of tests most of which start a JVM, by the fixture `spark` or, those that have the mark, by themselves."""
+
 MOST_NEEDED = 40
 """Examples of a property below which no tier goes: most faults show within so many."""
 
@@ -100,9 +103,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     tests = {test: list(cases) for test, cases in groupby(sorted(items, key=_test_of), key=_test_of)}
     tier = draws.tier()
     kept: set[pytest.Item] = set()
-    costly_parts = {**dict.fromkeys(JOBS, tier.jobs), "plugins/spark/": tier.jvm}
+    costly_parts = {**dict.fromkeys(JOBS, tier.jobs), SPARK: tier.jvm}
     for folder, part in costly_parts.items():
-        costly = [test for test, cases in tests.items() if test.startswith(folder) and not _is_smoke(cases[0])]
+        costly = [test for test, cases in tests.items() if test.startswith(folder) and not _is_spared(cases[0], folder)]
         for test in {*costly}.difference(draws.chosen(costly, folder, part)):
             del tests[test]
     for test, cases in tests.items():
@@ -130,6 +133,12 @@ def _test_of(item: pytest.Item) -> str:
 
 def _is_smoke(item: pytest.Item) -> bool:
     return item.get_closest_marker("smoke") is not None
+
+
+def _is_spared(item: pytest.Item, folder: str) -> bool:
+    """Return whether the test of an item runs in every tier, though most of its folder do not."""
+    needs_jvm = item.get_closest_marker("jvm") is not None or "spark" in getattr(item, "fixturenames", ())
+    return _is_smoke(item) or (folder == SPARK and not needs_jvm)
 
 
 def _with_their_seeds(cases: list[pytest.Item]) -> list[list[pytest.Item]]:

@@ -42,8 +42,8 @@ class Tier(NamedTuple):
 
 TIERS: Final = {
     "": Tier(),
-    "quick": Tier(seeds=0.2, cases=0.1, jobs=0.25, jvm=0.0),
-    "more": Tier(seeds=0.4, cases=0.2, jobs=0.5, jvm=0.12),
+    "quick": Tier(seeds=0.2, cases=0.1, jobs=0.125, jvm=0.0),
+    "more": Tier(seeds=0.4, cases=0.2, jobs=0.35, jvm=0.1),
     "whole": Tier(all_deployments=True),
 }
 """By name; the empty one is that of a run without a tier."""

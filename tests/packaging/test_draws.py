@@ -37,11 +37,29 @@ class Test{name}(Kit): pass
 )
 
 
+SPARK = """
+import pytest
+
+@pytest.fixture
+def spark(): pass
+
+def test_without_a_jvm(): pass
+
+def test_in_the_session(spark): pass
+
+@pytest.mark.jvm
+def test_in_a_session_of_its_own(): pass
+
+@pytest.mark.smoke
+def test_of_the_smoke(spark): pass
+"""
+
+
 def played(folder: Path, *options: str, **settings: str) -> list[str]:
     """Return the lines of a run of the tests."""
     (folder / "test_it.py").write_text(TESTS)
     shutil.copy(CONFTEST, folder)
-    (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n  grpc\n  variant\n")
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n  grpc\n  jvm\n  smoke\n  variant\n")
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("FLAMESTREAM_", "TOX_"))}
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options]
     done = subprocess.run(command, cwd=folder, env={**environ, **settings}, capture_output=True, text=True, check=False)
@@ -80,6 +98,16 @@ def test_tests_of_a_kit_run_for_a_part_of_the_variants_of_a_driver(tmp_path: Pat
         assert Counter(test for test, kit in found if kit in files) == dict.fromkeys(every, 1)
         seen.update(found)
     assert seen >= {(test, kit) for test in every for kit in files}
+
+
+def test_tests_of_spark_without_a_jvm_run_in_every_tier(tmp_path: Path) -> None:
+    folder = tmp_path / "plugins" / "spark"
+    folder.mkdir(parents=True)
+    (folder / "test_them.py").write_text(SPARK)
+    few = {"test_without_a_jvm": 1, "test_of_the_smoke": 1}
+    assert counts(collected(tmp_path, "quick", 12, "plugins")) == few
+    every = {**few, "test_in_the_session": 1, "test_in_a_session_of_its_own": 1}
+    assert counts(collected(tmp_path, "whole", 12, "plugins")) == every
 
 
 def test_a_part_is_of_those_that_are_chosen(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ def test_a_folder_of_text_becomes_two_tables(spark: Any, tmp_path: Path) -> None
     )
 
 
+@pytest.mark.jvm
 def test_a_query_feeds_a_running_job(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_text("To be, or not to be\n")

@@ -20,7 +20,10 @@ from flamestream_demo.testing import plain_index
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
-pytestmark = pytest.mark.skipif(not (EXAMPLES / "spark").is_dir(), reason="the examples are not in the wheel")
+pytestmark = [
+    pytest.mark.jvm,
+    pytest.mark.skipif(not (EXAMPLES / "spark").is_dir(), reason="the examples are not in the wheel"),
+]
 
 
 def run(folder: Path, *options: str, job: str = "examples/spark/job.toml") -> str:

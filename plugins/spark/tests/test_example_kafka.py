@@ -24,7 +24,10 @@ from flamecore.testing.progress import Patience
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 PACKAGES = "spark.jars.packages"
 
-pytestmark = pytest.mark.skipif(not (EXAMPLES / "spark").is_dir(), reason="the examples are not in the wheel")
+pytestmark = [
+    pytest.mark.jvm,
+    pytest.mark.skipif(not (EXAMPLES / "spark").is_dir(), reason="the examples are not in the wheel"),
+]
 
 WRITE = """
 import sys

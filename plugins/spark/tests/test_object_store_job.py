@@ -18,6 +18,8 @@ from flamestream_spark.storage.place import Place
 from flamestream_spark.storage.places import place_of
 from flamestream_spark.tables.claims import CLAIMS
 
+pytestmark = pytest.mark.jvm
+
 FLOW = """
 import time
 from typing import NamedTuple

@@ -17,6 +17,8 @@ import pytest
 from flamecore.testing.progress import Patience
 from flamestream_spark.session.messages import WHICH_PYTHON
 
+pytestmark = pytest.mark.jvm
+
 NEEDED = ("pyspark", "py4j", "pyarrow", "numpy", "pandas", "dateutil", "pytz", "six")
 """What Spark itself wants of the Python of an executor."""
 

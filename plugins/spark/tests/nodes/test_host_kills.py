@@ -18,6 +18,8 @@ import pytest
 
 from flamecore.testing.progress import Patience
 
+pytestmark = pytest.mark.jvm
+
 WORDS = """
 import time
 

@@ -125,6 +125,7 @@ def program(folder: Path, text: str, *arguments: str) -> subprocess.CompletedPro
     )
 
 
+@pytest.mark.jvm
 def test_a_flow_of_the_main_program_runs_on_executors(tmp_path: Path) -> None:
     done = program(tmp_path, ON_SPARK, "local-cluster[2,2,1024]")
     assert done.returncode == 0, done.stderr[-4000:]

@@ -88,6 +88,7 @@ spark.stop()
 """
 
 
+@pytest.mark.jvm
 def test_executors_come_and_go_with_the_workers(tmp_path: Path) -> None:
     (tmp_path / "lines.py").write_text(FLOW)
     (tmp_path / "program.py").write_text(PROGRAM)

@@ -13,7 +13,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from flamecore.testing.progress import Patience
+
+pytestmark = pytest.mark.jvm
 
 START_S: Final = 60.0
 

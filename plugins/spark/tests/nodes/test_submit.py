@@ -15,6 +15,8 @@ import pytest
 
 from flamestream_spark.session.java import find_java
 
+pytestmark = pytest.mark.jvm
+
 FLOW = """
 import flamecore as fc
 from pyspark import TaskContext

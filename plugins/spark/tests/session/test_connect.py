@@ -22,6 +22,7 @@ from flamecore.testing.progress import Patience
 from flamestream_spark.session.java import find_java
 
 pytestmark = [
+    pytest.mark.jvm,
     pytest.mark.skipif(not all(map(find_spec, ("grpc_status", "zstandard"))), reason="needs extra [connect]"),
 ]
 

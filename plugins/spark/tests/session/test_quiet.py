@@ -14,6 +14,8 @@ import flamestream_spark
 import flamestream_spark.host as host
 from flamecore.runtime.config.flow_loader import load_flow
 
+pytestmark = pytest.mark.jvm
+
 FLOW = """
 import flamecore as fc
 

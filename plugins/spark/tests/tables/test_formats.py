@@ -88,6 +88,7 @@ HIVE = {
 }
 
 
+@pytest.mark.jvm
 @pytest.mark.parametrize("kind", ["hive", "iceberg"])
 def test_a_flow_reads_and_writes_such_tables(kind: str, tmp_path: Path) -> None:
     (tmp_path / "words.py").write_text(FLOW)

@@ -18,7 +18,7 @@ class MergingReporter(Reporter):
     def __init__(self, plan: AckerPlan) -> None:
         self._acks: list[dict[int, int]] = [{} for _ in plan.segments]
         self._heartbeats: dict[int, int] = {}
-        self._ended: list[int] = []
+        self._ended: dict[int, None] = {}  # in order; of many files that end together each is looked up
         self._promises: dict[int, int] = {}  # latest heartbeat of each front, sent or not
         self._at_rest = False
 
@@ -50,7 +50,7 @@ class MergingReporter(Reporter):
         self._promises[front] = self._heartbeats[front] = time
 
     def unregister(self, front: int) -> None:
-        self._ended.append(front)
+        self._ended[front] = None
         self._promises.pop(front, None)  # registered again, it may go on from any time the tracker allows
 
     def rest(self, at_rest: bool) -> None:

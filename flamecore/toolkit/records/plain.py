@@ -1,10 +1,11 @@
 """Payloads as JSON, in the way of all sinks here.
 
-Same as msgspec, except: NamedTuples become objects, like dataclasses; elements of sets are sorted, so that one payload
-has one text; subclasses of `str`, `int` and `float`, and numbers of numpy, are written as these. A `msgspec.Struct` is
-written by its own rules, with all its contents. JSON has no NaN, no infinities and no bytes: the former become null,
-the latter base64. Text of a time has no seconds in the offset of its zone: a datetime with such an offset (local mean
-time) is written in UTC, a time of day is refused.
+Same as msgspec, except: NamedTuples become objects, like dataclasses; elements of sets are sorted, so that one
+payload has one text; subclasses of `str`, `int` and `float`, and numbers of numpy, are written as these. A
+`msgspec.Struct` is written by its own rules, with all its contents. JSON has no bytes, which become base64, and no
+NaN and no infinities, which are refused: msgspec writes null, as if nothing had been there. Text of a time has no
+seconds in the offset of its zone: a datetime with such an offset (local mean time) is written in UTC, a time of day
+is refused.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, time, timedelta
 from functools import lru_cache
 from itertools import chain
+from math import isfinite
 from typing import Any, Final
 
 import msgspec
@@ -161,7 +163,13 @@ def encode_lines(payloads: Sequence[object]) -> bytes:
         Unencodable: A payload cannot be written.
     """
     try:
-        return _ENCODER.encode_lines(_plain_column(payloads))
+        values = _plain_column(payloads)
+        text = _ENCODER.encode_lines(values)
+        # Few lines have a null, and of those that have one, few have it of a number.
+        if b"null" in text:
+            for value in values:
+                _check_numbers(value)
+        return text
     except _REFUSED:
         for payload in payloads:
             encode(payload)
@@ -175,9 +183,43 @@ def encode(payload: object) -> bytes:
         Unencodable: The payload cannot be written.
     """
     try:
-        return _ENCODER.encode(plain(payload))
+        return _encoded(payload)
     except _REFUSED as error:
         raise Unencodable(payload, f"{_where(payload)}{error}") from error
+
+
+def _encoded(payload: object) -> bytes:
+    """Return one payload as JSON.
+
+    Raises:
+        TypeError, ValueError, OverflowError, RecursionError: It cannot be written.
+    """
+    value = plain(payload)
+    text = _ENCODER.encode(value)
+    if b"null" in text:
+        _check_numbers(value)
+    return text
+
+
+def _check_numbers(value: Any) -> None:
+    """Make sure that no part of a value that `plain` has returned is a number that JSON has not.
+
+    Raises:
+        ValueError: A part is NaN or infinite.
+    """
+    kind = type(value)
+    if kind is float:
+        if not isfinite(value):
+            raise ValueError(f"JSON has no {value}; let the flow return None in its place, or a text")
+    elif kind is dict:
+        for inner in value.values():
+            _check_numbers(inner)
+    elif kind is list or kind is tuple:
+        for inner in value:
+            _check_numbers(inner)
+    elif isinstance(value, msgspec.Struct):
+        for name in value.__struct_fields__:
+            _check_numbers(getattr(value, name))
 
 
 def _where(payload: object) -> str:
@@ -186,7 +228,7 @@ def _where(payload: object) -> str:
     for _ in range(_DEEPEST):  # it may contain itself
         for step, inner in _parts(part):
             try:
-                _ENCODER.encode(plain(inner))
+                _encoded(inner)
             except _REFUSED:
                 way, part = way + step, inner
                 break
@@ -223,5 +265,7 @@ def cell(value: object) -> object:
         return value
     if isinstance(value, float):  # JSON has no inf and no nan, which a cell may have
         return float(value)
+    if _is_array_scalar(value):
+        return value.item()
     text = encode(value)
     return msgspec.json.decode(text) if text[:1] not in (b"{", b"[") else text.decode()

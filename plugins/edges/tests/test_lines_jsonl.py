@@ -8,6 +8,7 @@ import datetime
 import decimal
 import enum
 import json
+import math
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -177,6 +178,10 @@ class Moment(msgspec.Struct, tag="moment"):
     raw: bytes
 
 
+class Level(msgspec.Struct):
+    height: float
+
+
 @pytest.mark.parametrize(
     ("payload", "text"),
     [
@@ -195,7 +200,7 @@ class Moment(msgspec.Struct, tag="moment"):
         ({NOON_OF_BERLIN: [NOON_OF_BERLIN]}, '{"1890-01-01T11:06:32Z":["1890-01-01T11:06:32Z"]}'),
         (Moment(NOON_OF_BERLIN, b"ab"), '{"type":"moment","at":"1890-01-01T11:06:32Z","raw":"YWI="}'),
         (b"ab", '"YWI="'),
-        (float("nan"), "null"),
+        ({"a": None, "b": [1.5, "null"]}, '{"a":null,"b":[1.5,"null"]}'),
         ("line\nfeed", '"line\\nfeed"'),
         (2**70, str(2**70)),
         (Plain(1), '{"x":1}'),
@@ -221,6 +226,12 @@ def endless() -> list[Any]:
         ("\ud800", "str"),
         (endless(), "list"),
         ([1, Unknown()], "list"),
+        (math.nan, "float"),
+        ({"a": [None, -math.inf]}, "dict"),
+        (("a", math.nan), "tuple"),
+        ({math.inf, 1.0}, "set"),
+        (Circle(Point(1, math.nan), 2.0), "Circle"),
+        (Level(math.inf), "Level"),
     ],
 )
 def test_a_payload_that_cannot_be_written_is_named_and_its_batch_is_not_there(
@@ -245,6 +256,11 @@ def test_a_payload_that_cannot_be_written_is_named_and_its_batch_is_not_there(
 
     asyncio.run(run())
     assert path.read_text() == '"good"\n'
+
+
+def test_a_number_that_json_has_not_is_told_with_its_place() -> None:
+    with pytest.raises(Unencodable, match=r"at \['a'\]\[1\], of type float: JSON has no -inf; let the flow"):
+        encode_lines([{"a": [None, 1.0]}, {"a": [None, -math.inf]}])
 
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
@@ -455,6 +471,8 @@ def test_numbers_of_numpy_are_written_as_numbers(name: str) -> None:
         assert json.loads(encode_alone({value: "key"})) == {str(wanted): "key"}
     with pytest.raises(Unencodable, match="ndarray"):
         encode_alone(numpy.array([value, value]))
+    with pytest.raises(Unencodable, match="JSON has no inf"):
+        encode_lines([[value], [numpy.float32("inf")]])
 
 
 @pytest.mark.parametrize("use", ["jsonl", "csv", "sqlite", "stdout"])

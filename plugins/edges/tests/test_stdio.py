@@ -190,7 +190,7 @@ class Measure(float):
         ("auto", float("inf"), "inf"),
         ("auto", Measure("inf"), "inf"),
         ("auto", (Measure("nan"), Measure(1e22), 1e22), "nan 1e+22 1e+22"),
-        ("jsonl", (Measure("nan"), float("nan")), "[null,null]"),
+        ("jsonl", (Measure(1e22), None), "[1e22,null]"),
         ("jsonl", "text", '"text"'),
         ("jsonl", ("word", 3), '["word",3]'),
         ("jsonl", Pair(1, "x"), '{"a":1,"b":"x"}'),

@@ -15,13 +15,12 @@ import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, Union, get_args, get_origin
 
-import msgspec
 import pyarrow as pa
 
 from flamecore.errors import ConfigError
 from flamecore.model.types import hint_text
 from flamecore.suggest import suggestion
-from flamecore.toolkit.records.plain import Unencodable, cell, plain
+from flamecore.toolkit.records.plain import Unencodable, cell, encode
 from flamecore.toolkit.records.shapes import Column, record_columns, tuple_columns
 from flamecore.toolkit.records.tables import Table
 
@@ -181,7 +180,7 @@ def text(value: Any) -> str | None:
     if value is None or type(value) is str:
         return value
     found = cell(value)
-    return found if isinstance(found, str) else msgspec.json.encode(plain(found)).decode()
+    return found if isinstance(found, str) else encode(found).decode()
 
 
 def _each(convert: Convert, order: Convert) -> Convert:

@@ -669,7 +669,12 @@ def _hint(path: Path, error: OSError) -> str:
         return f"Make its directory first: mkdir -p {path.parent}"
     if isinstance(error, PermissionError):
         return f"Give another path, or make {path.parent} and the file writable for this user."
-    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    if error.errno == errno.EFBIG:
+        return (
+            "Raise the limit of this process for the size of a file (ulimit -f), or use a disk that holds larger ones; "
+            "what the file held before this batch is still there."
+        )
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
         return "Give another path, or see what is wrong with its device."
     free = ""
     with contextlib.suppress(OSError, AttributeError):  # only a hint

@@ -82,7 +82,9 @@ def no_state(store: str, place: Path, job: str) -> StoreError:
 
 def hint_of(error: OSError, folder: Path) -> str:
     """Return a hint for a system error."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    if error.errno == errno.EFBIG:
+        return "Raise the limit of this process for the size of a file (ulimit -f), or use a disk for larger ones."
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return room(folder)
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
         return f"Make {folder} writable for this user, or give another path under [state]."

@@ -235,7 +235,7 @@ def test_a_full_disk_leaves_whole_blobs_only(small_disk: Path, size: int, fill: 
 def test_a_file_over_the_limit_leaves_no_blob(tmp_path: Path, holds: Any) -> None:
     async def do(made: Directory) -> None:
         with file_limit(2**20):
-            with pytest.raises(StoreError, match="File too large"):
+            with pytest.raises(StoreError, match=r"File too large.*\n.*ulimit -f"):
                 await made.create("a", bytes(2 * 2**20))
             assert await made.create("b", bytes(2**20))
         assert await made.create("a", b"data")

@@ -287,7 +287,23 @@ def _guarded(place: str, load: Callable[[], T]) -> T:
     except (Exception, SystemExit) as error:
         lines = "".join(f"\n  {line}" for line in _user_lines(error))
         what = f"{place} cannot be loaded: {type(error).__name__}: {error}{lines}"
-        raise ConfigError(what, path="job.flow") from error
+        raise ConfigError(what, hint=_hint_of(error), path="job.flow") from error
+
+
+def _hint_of(error: BaseException) -> str:
+    """Return the name that an attribute or an imported name, which there is not, may stand for; nothing if none does.
+
+    Python finds such names as well, but only when it prints a traceback.
+    """
+    missing: str | None = None
+    known: list[str] = []
+    if isinstance(error, AttributeError) and isinstance(error.name, str):
+        missing, known = error.name, dir(error.obj)
+    elif isinstance(error, ImportError):
+        missing = getattr(error, "name_from", None)  # from Python 3.12 on
+        known = dir(sys.modules.get(error.name or "", None))
+    close = nearest(missing, [name for name in known if not name.startswith("_")]) if missing else None
+    return f"Did you mean {close!r}?" if close else ""
 
 
 def _user_lines(error: BaseException) -> list[str]:

@@ -159,6 +159,29 @@ def test_a_failure_while_loading_is_reported_with_its_line(text: str, error: typ
     assert len(str(caught.value).splitlines()) < 8
 
 
+@pytest.mark.parametrize(
+    ("line", "meant"),
+    [
+        ("fc.Flow('words').source('lines', str).flatmap(str.split)", "flat_map"),
+        ("fc.Flow('words').source('lines', str).key_by(str).folded(str)", "fold"),
+        ("fc.Flow('words').sourc('lines', str)", "source"),
+        ("fc.Flo('words')", "Flow"),
+    ],
+)
+def test_the_name_that_a_wrong_one_may_stand_for_is_told(line: str, meant: str) -> None:
+    write("some_app.py", f"import flamecore as fc\n{line}\n")
+    with pytest.raises(ConfigError) as caught:
+        load_flow("some_app.py")
+    assert caught.value.hint == f"Did you mean {meant!r}?"
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="this Python does not say which name an import lacks")
+def test_the_name_that_a_wrong_import_may_stand_for_is_told() -> None:
+    write("some_app.py", "from flamecore import Flw\n")
+    with pytest.raises(ConfigError, match="Did you mean 'Flow'"):
+        load_flow("some_app.py")
+
+
 def test_errors_of_the_graph_keep_their_type_and_name_the_line() -> None:
     write("some_app.py", flow() + 'flow.source("lines", str)\n')
     with pytest.raises(GraphError) as caught:

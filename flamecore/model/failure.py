@@ -52,6 +52,11 @@ class FlowMistake(TypeError):
     """A function of the flow breaks its contract, for any record: skipping is useless."""
 
 
+_SECOND_LOOP: Final = re.compile(
+    r"RuntimeError: (asyncio\.run\(\)|Runner\.run\(\)|Cannot run the event loop|[Tt]his event loop is already running)"
+)
+"""Reasons of a function that starts an event loop below the one that calls it, of asyncio and uvloop."""
+
 MISTAKE: Final = "mistake in the flow: "
 """Prefix of the reason of a failure by a `FlowMistake`."""
 
@@ -158,9 +163,7 @@ class Failure(NamedTuple):
             error = OperationError(
                 f"{self.vertex!r} failed: {self.reason}\n  record    {self.record}{key}"
                 f"\n  at        {place}{declared}{frames}",
-                hint="Correct the function, or its annotation: all records may be affected, so none is left out for it."
-                if self.reason.startswith(MISTAKE)
-                else 'To continue without such records: job.on_error = "skip" or "dead_letter".',
+                hint=_hint_of(self.reason),
                 vertex=self.vertex,
                 key=self.key,
                 worker=self.worker,
@@ -168,6 +171,19 @@ class Failure(NamedTuple):
             )
         error.__cause__ = self.cause.error
         return error
+
+
+def _hint_of(reason: str) -> str:
+    """Return the hint for the reason why a function has failed."""
+    if reason.startswith(MISTAKE):
+        return "Correct the function, or its annotation: all records may be affected, so none is left out for it."
+    if _SECOND_LOOP.match(reason):
+        return (
+            "Functions of a flow are called by an event loop, and it does not run a second one in its thread. Call the "
+            "library's functions that wait, or await on a loop in a thread of its own: "
+            "asyncio.run_coroutine_threadsafe(coroutine, loop).result()."
+        )
+    return 'To continue without such records: job.on_error = "skip" or "dead_letter".'
 
 
 def exit_error(error: BaseException) -> JobError:

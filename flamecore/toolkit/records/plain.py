@@ -263,9 +263,7 @@ def cell(value: object) -> object:
     """
     if type(value) in SCALARS:
         return value
-    if isinstance(value, float):  # JSON has no inf and no nan, which a cell may have
-        return float(value)
-    if _is_array_scalar(value):
-        return value.item()
+    if isinstance(value, float) or _is_array_scalar(value):  # JSON has no inf and no nan, which a cell may have
+        return plain(value)
     text = encode(value)
     return msgspec.json.decode(text) if text[:1] not in (b"{", b"[") else text.decode()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import closing
 from importlib import import_module
 from pathlib import Path
 from random import Random
@@ -435,6 +436,36 @@ def test_a_failing_record_crosses_between_workers_as_bytes() -> None:
     run = Run(flow(checked), [[1, 2, 13, 4]], workers=3, **{"transport.inproc.serialise": True})
     assert isinstance(run.error, OperationError)
     assert (run.error.vertex, run.error.position) == ("check", "line 2")
+
+
+def in_a_new_loop(coroutine: Coroutine[Any, Any, None]) -> None:
+    loop = asyncio.new_event_loop()
+    try:
+        loop.run_until_complete(coroutine)
+    finally:
+        loop.close()
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        asyncio.run,
+        lambda coroutine: asyncio.Runner().run(coroutine),
+        in_a_new_loop,
+        lambda coroutine: asyncio.get_running_loop().run_until_complete(coroutine),
+    ],
+)
+def test_a_function_that_starts_an_event_loop_is_told_how_to_wait(wait: Callable[[Any], None]) -> None:
+    async def nothing() -> None:
+        return
+
+    def call(n: int) -> None:
+        with closing(nothing()) as coroutine:
+            wait(coroutine)
+
+    run = Run(flow(lambda stream: stream.map(call)), [[1]])
+    assert run.error is not None
+    assert "on a loop in a thread of its own" in run.error.hint
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])

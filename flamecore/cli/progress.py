@@ -29,6 +29,10 @@ _MOST_UNFINISHED: Final = 3
 """Most partitions whose unfinished records the last line names."""
 
 
+_AT_THE_END: Final = frozenset({"replays", "calls", "messages", "min_time"})
+"""Counters of which only the last line tells: they say how the work was done, not how far it is."""
+
+
 class Progress(ABC):
     """A display of the progress of a job.
 
@@ -95,15 +99,16 @@ class Lines(Progress):
         self._job = job
 
     def show(self, stats: JobStats) -> None:
-        """Log the look."""
-        self._log(events.JOB_PROGRESSED, stats)
+        """Log how far the job is, in a line that fits a screen."""
+        told = {name: value for name, value in stats.rows() if value and name not in _AT_THE_END}
+        self._log(events.JOB_PROGRESSED, _flat(told))
 
     def end(self, event: str, stats: JobStats, **more: object) -> None:
-        """Log the last look."""
-        self._log(event, stats, **more)
+        """Log all of the last look."""
+        self._log(event, _flat(dict(stats.rows())), **more)
 
-    def _log(self, event: str, stats: JobStats, **more: object) -> None:
-        logger().info(event, job=self._job, **_flat(stats), **more)
+    def _log(self, event: str, counters: Mapping[str, object], **more: object) -> None:
+        logger().info(event, job=self._job, **counters, **more)
 
 
 class Screen(Progress):
@@ -227,13 +232,13 @@ def _in_vain(stats: JobStats) -> str:
     return f"{stats.total_in_vain:,} in vain" if stats.calls_in_vain else ""
 
 
-def _flat(stats: JobStats) -> dict[str, object]:
-    """Return a look as keys and plain values.
+def _flat(counters: Mapping[str, object]) -> dict[str, object]:
+    """Return counters as keys and plain values.
 
     Counts by name become `items_out.NAME`.
     """
     flat: dict[str, object] = {}
-    for key, value in stats.rows():
+    for key, value in counters.items():
         if isinstance(value, Mapping):
             flat |= {f"{key}.{name}": count for name, count in value.items()}
         elif value is not None:

@@ -77,6 +77,20 @@ def test_the_last_line_tells_what_an_input_holds_back_at_its_end(capsys: pytest.
     assert "held" not in capsys.readouterr().err, "reading was stopped: the input goes on"
 
 
+def test_a_line_tells_how_far_a_job_is_and_the_last_one_how_it_was_done() -> None:
+    stats = JobStats(
+        items_in=30, items_out={"out": 20}, calls={"count": 25}, messages={"Report": 4}, late={"day": 2}, elapsed_s=1.5
+    )
+    with capture_logs() as said:
+        lines = Lines("job", 1.0)
+        lines.show(stats)
+        lines.end(events.JOB_ENDED, stats)
+    line, last = ({name: value for name, value in each.items() if name not in ("event", "log_level")} for each in said)
+    told = {"job": "job", "items_in": 30, "items_out.out": 20, "late.day": 2, "elapsed_s": 1.5}
+    assert line == told
+    assert last.items() >= {**told, "calls.count": 25, "messages.Report": 4, "in_flight": 0}.items()
+
+
 LINES = ["a b a", "b", "c a"] * 50
 
 

@@ -208,8 +208,8 @@ def test_every_option_of_a_command_has_a_line(name: str) -> None:
     text = page("cli.md")
     titles = re.findall(r"^## (`flamestream ([\w-]+).*)$", text, re.MULTILINE)
     about = "".join(section(text, title) for title, command in titles if command == name)
-    if name in ("run", "check"):
-        about += section(text, "Options of `run`, `check`")
+    if name in ("run", "check", "windows"):
+        about += section(text, "Options of `run`, `check`, `windows`")
     told = {option for row in rows(about) for option in row.split() if option.startswith("-")}
     command = commands()[name]
     context = click.Context(command)

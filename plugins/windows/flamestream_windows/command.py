@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from flamecore.abc.hooks import hookimpl
-from flamecore.cli.app import Options, app_argument, load_app_flow, read_app
+from flamecore.cli.app import Options, app_argument, config_options, load_app_flow, read_app
 from flamecore.cli.output import json_option, print_json, verbose_option, wants_json
 from flamecore.errors import ConfigError
 
@@ -22,6 +22,7 @@ CHARTS: Final = 4
 
 @click.command("windows", short_help="Draw the windows of a run.")
 @app_argument
+@config_options
 @click.option(
     "-o",
     "--output",
@@ -42,7 +43,14 @@ CHARTS: Final = 4
 @verbose_option
 @click.pass_context
 def command(
-    ctx: click.Context, /, app: str, output: Path | None, name: str | None, keys: tuple[str, ...], records: int
+    ctx: click.Context,
+    /,
+    app: str,
+    output: Path | None,
+    name: str | None,
+    keys: tuple[str, ...],
+    records: int,
+    **options: Any,
 ) -> None:
     """Run a flow on its first records, and draw its windows as SVG.
 
@@ -56,7 +64,7 @@ def command(
     from flamestream_windows.picture.story import Story
     from flamestream_windows.picture.svg import draw
 
-    config = read_app(app, Options())
+    config = read_app(app, Options(**options))
     spec = resolve(config, load_app_flow(app, config))
     spec.problems.raise_first()
     called, story = _grouped(spec.checked_graph, name).name, Story()

@@ -305,6 +305,7 @@ class Front:
         latest: Latest time, shared by the fronts of a worker: of two records read one after the other, the second has
             the later time.
         is_idle: Whether it has been said that it is idle since its last record.
+        end_time: Time of the mark of its end; None: it has said none.
         changed: Function called with the front after each change of what it has in flight or in no snapshot, and of
             whether it has ended or waits for others.
         waits_since: Since when it waits for its source, on a monotonic clock in seconds; None: it does not.
@@ -338,6 +339,7 @@ class Front:
         self._ended = ended
         self.changed: Callable[[Front], None] | None = None
         self.is_idle = False
+        self.end_time: int | None = None
         self.waits_since: float | None = None
         earlier = EarlierTimes(journal, end)
         # Nothing to look for in most fronts, at each of many small reads.
@@ -417,7 +419,8 @@ class Front:
         For snapshots and journals it is that of one more record at the last position: where a front goes on from before
         it, its end gets the same time again. Nothing is delivered of it.
         """
-        return self._stamp_mark()
+        self.end_time = self._stamp_mark()
+        return self.end_time
 
     # A time of its own, since the wall clock decides when a front is idle: in the journal, a later
     # run finds the same mark at the same place.

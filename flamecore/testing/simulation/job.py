@@ -81,8 +81,8 @@ class SimulatedJob:
         self.contents = {sink.name: kind(partial(self._note, sink.name)) for sink in graph.sinks}
         self.epochs: set[int] = set()
         self._stamps: Stamps = {}
-        # For each source: its latest epoch, and the time of the mark of its end as of that epoch.
-        self._ends: dict[str, tuple[int, int | None]] = {}
+        self._latest: dict[str, tuple[int, Front]] = {}  # for each source its front in its latest epoch, and that
+        self._held_ends: dict[str, int] = {}  # times of the marks of ends that the snapshot before that epoch holds
         self._noted: dict[str, Stamps] = {}  # for each sink, as they were when it got its last output
         self._passed = 0  # added to the numbers of epochs
 
@@ -132,16 +132,19 @@ class SimulatedJob:
         """Note the times that a front gives in an epoch.
 
         Args:
-            front: The front, which has given none in this epoch.
+            front: The front, which has given none in this epoch; it may have ended.
             epoch: Number of the epoch.
             start: First time of the front that is in no snapshot, as the epoch has begun.
         """
-        stamp, stamp_end, name = front.stamp, front.stamp_end, front.name.source
+        stamp, name = front.stamp, front.name.source
         epoch += self._passed
         self.epochs.add(epoch)
-        last, end = self._ends.get(name, (-1, None))
-        if epoch > last:  # an end that the snapshot holds stays; this epoch says it again, too late to count
-            self._ends[name] = (epoch, end if end is not None and end < start else None)
+        end = self.ends.get(name)
+        if epoch > self._latest.get(name, (-1, front))[0]:
+            self._latest[name] = epoch, front
+            self._held_ends.pop(name, None)
+            if end is not None and end < start:  # it stays; this epoch says it again, too late to count
+                self._held_ends[name] = end
 
         def watched(positions: Sequence[Any], at: float) -> int:
             first = stamp(positions, at)
@@ -151,19 +154,14 @@ class SimulatedJob:
                     self._stamps[name, position] = (epoch, time)
             return first
 
-        def watched_end() -> int:
-            time = stamp_end()
-            if self._ends[name] == (epoch, None):
-                self._ends[name] = (epoch, time)
-            return time
-
         front.stamp = watched  # type: ignore[method-assign]
-        front.stamp_end = watched_end  # type: ignore[method-assign]
 
     @property
     def ends(self) -> dict[str, int]:
         """Return the times of the marks that sources have ended, as far as there are any."""
-        return {name: time for name, (_, time) in self._ends.items() if time is not None}
+        # Asked of the fronts: one that finds its end again may do so before anything is known of its epoch.
+        ends = {name: front.end_time for name, (_, front) in self._latest.items() if front.end_time is not None}
+        return {**ends, **self._held_ends}
 
     @property
     def all_read(self) -> bool:

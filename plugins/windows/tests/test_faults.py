@@ -189,3 +189,18 @@ def test_windows_that_are_open_go_on_with_what_is_appended(tmp_path: Path) -> No
     whole = in_a_row().run(state=tmp_path / "other", settings=more)
     assert outputs == {name: list(found) for name, found in whole.items()}
     assert len(in_a_row().run(settings=more)["first"]) > len(whole["first"])  # without state all windows end
+
+
+# The seeds that are always there have a process that finds an end again before it has read a record.
+@pytest.mark.parametrize("empty", ["left", "right"])
+def test_of_two_sources_that_close_at_their_ends_one_has_no_record(empty: str) -> None:
+    flow = fc.Flow("ends")
+    left, right = (
+        w.event_time(flow.source(name, tuple), lambda record: float(record[0]), at_end="close")
+        for name in ("left", "right")
+    )
+    panes = left.merge(right).key_by(lambda record: 0).window(w.fixed(seconds=3)).count()
+    panes.map(lambda pane: (pane.window.start, pane.value)).sink("panes")
+    panes.dropped.map(lambda dropped: dropped.value).sink("dropped")
+    records = {"left": [(at,) for at in (30, 12, 31, 5, 40, 50, 7)], "right": [(at,) for at in (8, 40, 3)], empty: []}
+    assert_exactly_once(flow, records, seeds=[0, 17, *seeds(60)])

@@ -148,6 +148,12 @@ def smallest(run: Run) -> Run:
     return run
 
 
+# A step that began with a buffer ran what was left of a round last, and the buffer that had waited for it stood still.
+@pytest.mark.parametrize("seed", [200741, 200776])
+def test_a_buffer_that_waits_for_what_is_left_of_a_round_has_its_turn(seed: int) -> None:
+    assert [wrong for run in runs(seed) if (wrong := fault(run))] == []
+
+
 def test_calls_of_drawn_flows_are_those_that_are_needed() -> None:
     for seed in seeds(40):
         for run in runs(seed):

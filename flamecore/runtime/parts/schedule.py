@@ -105,7 +105,7 @@ class Schedule:
         ]
         """Each buffer with its segment, the segments that it leads to, and its pace."""
         self._first = 0  # the turn that begins the next step: 0 for what came in, or the number of a buffer and one
-        self._is_cut = False  # whether the last step ended with its round, so that some had no turn
+        self._is_cut = False  # whether some had no turn in the last step: it ended with its round, or began later
         self._ordered = [buffer for buffer in compiled.waiting if isinstance(buffer, OrderedBuffer)]
         self._knowns: list[bytes] | None = None
         """For each of `_drained`, the time below which nothing more is to come, if it is known."""
@@ -131,7 +131,8 @@ class Schedule:
     def step(self) -> bool:
         """Run some waiting items that nothing can come before; return whether more could."""
         # Where the last round has ended, the next does not begin: a slow function would keep waiting what it has made.
-        first, self._first, self._is_cut = self._first, 0, False
+        # Its first buffers have their turns before what was left of a round has run, which they may have to wait for.
+        first, self._first, self._is_cut = self._first, 0, self._first > 0
         turns = len(self._drained) + 1
         for turn in (*range(first, turns), *range(first)) if first else range(turns):
             if turn:

@@ -33,7 +33,7 @@ from flamecore.runtime.tasks.stats import JobReport
 
 if TYPE_CHECKING:
     from flamecore.model.messages import Upgrade
-    from flamecore.runtime.cluster.upgrade import FlowVersion
+    from flamecore.runtime.cluster.versions.upgrade import FlowVersion
     from flamecore.runtime.engine.job import AnyJob
 
 
@@ -97,7 +97,7 @@ def job_of(spec: JobSpec) -> AnyJob:
 
 
 def _load_version(old: JobSpec, asked: Upgrade) -> FlowVersion:
-    from flamecore.runtime.cluster.upgrade import load_version
+    from flamecore.runtime.cluster.versions.upgrade import load_version
 
     return load_version(old, asked)
 

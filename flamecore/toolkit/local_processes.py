@@ -80,7 +80,7 @@ class ProcessHost(NodeHost):
             lambda: asyncio.StreamReaderProtocol(words), os.fdopen(said, "rb", 0)
         )
         lines: deque[str] = deque(maxlen=_LINES_KEPT)
-        passing = asyncio.create_task(_pass_on(name, words, lines))
+        passing = asyncio.create_task(pass_on(name, words, lines))
         try:
             code = await process.wait()
             await asyncio.wait((passing,), timeout=_LAST_WORDS_S)
@@ -120,7 +120,7 @@ class ProcessHost(NodeHost):
             await asyncio.wait(waiting, timeout=timeout_s)
 
 
-async def _pass_on(name: str, words: asyncio.StreamReader, lines: deque[str]) -> None:
+async def pass_on(name: str, words: asyncio.StreamReader, lines: deque[str]) -> None:
     """Print the output of a process, and keep its lines, until it ends.
 
     Reading goes on even if printing fails: a process whose output is not read would block in the end.

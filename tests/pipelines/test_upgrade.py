@@ -318,7 +318,7 @@ SLOW = """
 import sys
 import time
 
-while sys.argv[1] == "run" and (hold := Path("hold")).exists():
+while "versions.trial" in sys.orig_argv[-1] and (hold := Path("hold")).exists():
     Path("held").touch()
     time.sleep(0.01)
 """
@@ -388,6 +388,35 @@ def test_a_version_whose_import_hangs_is_refused(tmp_path: Path) -> None:
         wait_until((tmp_path / "held").exists)
         ended(job, process)
         asked.communicate()
+    assert job.output() == counted(job.words())
+
+
+ENDS = """
+import faulthandler, os, signal, sys
+print("the last words of the module", flush=True)
+"""
+
+
+@pytest.mark.grpc
+@pytest.mark.parametrize(
+    ("end", "how"),
+    [
+        ("os.abort()", "was killed by SIGABRT"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "was killed by SIGKILL"),
+        ("os._exit(3)", "ended with code 3"),
+        ("os._exit(0)", "ended with code 0"),
+    ],
+)
+def test_a_version_that_ends_the_interpreter_is_refused(tmp_path: Path, end: str, how: str) -> None:
+    job = Job(tmp_path)
+    (tmp_path / "other.py").write_text(ENDS + end + "\n" + dedent(APP))
+    (tmp_path / "other.toml").write_text((tmp_path / "job.toml").read_text().replace('"app.py"', '"other.py"'))
+    with job.running() as process:
+        asked = job.ask("upgrade", "other.toml")
+        assert asked.returncode == 1
+        assert f"other.py cannot be imported: the process that tried it {how}" in asked.stderr
+        assert "the last words of the module" in asked.stderr
+        ended(job, process)
     assert job.output() == counted(job.words())
 
 

@@ -40,7 +40,7 @@ from flamecore.runtime.cluster.placement import TOKEN
 from flamecore.runtime.cluster.reconfiguration import Reconfiguration
 from flamecore.runtime.cluster.restart_policy import RestartPolicy
 from flamecore.runtime.cluster.status import MOVE_S, Downtime, JobStatus
-from flamecore.runtime.cluster.upgrade import FlowVersion
+from flamecore.runtime.cluster.versions.upgrade import FlowVersion
 from flamecore.runtime.codec.codec import Codec
 from flamecore.runtime.config.options import node_options
 from flamecore.runtime.engine.epoch import Epoch, FaultError, ReconfigureSignal
@@ -69,7 +69,7 @@ class ClusterJob(AnyJob):
 
     Args:
         spec: The checked configuration.
-        load_version: Makes the version to switch to (`flamecore.runtime.cluster.upgrade.load_version`).
+        load_version: Makes the version to switch to (`flamecore.runtime.cluster.versions.upgrade.load_version`).
     """
 
     def __init__(self, spec: JobSpec, load_version: Callable[[JobSpec, Upgrade], FlowVersion]) -> None:

@@ -265,7 +265,7 @@ def _dismissed(endpoint: Endpoint) -> bool:
     return False
 
 
-def _end_with_parent(parent: int) -> None:
+def end_with_parent(parent: int) -> None:
     """Ask the kernel to kill this process when its supervisor ends (Linux).
 
     Args:
@@ -298,7 +298,7 @@ def main(prepare: Callable[[Mapping[str, Any]], None] = _nothing) -> int:
     except FileNotFoundError:
         print(f"{path} is gone: the supervisor has ended meanwhile", file=sys.stderr)
         return 1
-    _end_with_parent(bootstrap["parent"])
+    end_with_parent(bootstrap["parent"])
     sys.path[:] = bootstrap.get("path", sys.path)  # from here on, modules are found as the supervisor finds them
     prepare(bootstrap)
     logs.to_stderr()

@@ -20,7 +20,8 @@ from flamecore.model.messages import Refusal, Rescale, Status, Stop, Upgrade
 from flamecore.model.plan import Placement
 from flamecore.runtime.cluster.control_plane import ENDED
 from flamecore.runtime.cluster.nodes import NodeManager, required_nodes
-from flamecore.runtime.cluster.upgrade import FlowVersion, sinks_that_stay
+from flamecore.runtime.cluster.versions.trial import try_version
+from flamecore.runtime.cluster.versions.upgrade import FlowVersion, config_of, sinks_that_stay
 from flamecore.runtime.engine.epoch import Epoch, FaultError, ReconfigureSignal
 from flamecore.runtime.state.accepted_loss import accept
 from flamecore.runtime.tasks.aside import in_daemon_thread
@@ -68,7 +69,7 @@ class Reconfiguration:
 
     Args:
         nodes: The job's processes, with the context that changes.
-        load_version: Makes the version to switch to (`flamecore.runtime.cluster.upgrade.load_version`).
+        load_version: Makes the version to switch to (`flamecore.runtime.cluster.versions.upgrade.load_version`).
     """
 
     def __init__(
@@ -175,8 +176,11 @@ class Reconfiguration:
             await self._imported(self._importing)
             if self._request is not request:
                 return None
+        await try_version(config_of(context.spec.config, asked), context.spec.config.deploy.start_timeout_s)
+        if not self._is_current(request, epoch):
+            return None
         await epoch.commit(first=True)  # the new version is compared with a snapshot
-        # An import runs code of the flow and may hang, and the control must go on: so in a thread.
+        # An import runs code of the flow and may hang even now, and the control must go on: so in a thread.
         # It cannot be cancelled either: so in one that does not keep the process from ending.
         self._importing = importing = in_daemon_thread(partial(self._load_version, context.spec, asked))
         try:

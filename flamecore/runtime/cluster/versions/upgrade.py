@@ -11,6 +11,7 @@ from msgspec import structs
 
 from flamecore.abc.config import AUTO, Edge, JobConfig, SinkEdge
 from flamecore.errors import ConfigError, JobError
+from flamecore.model.failure import describe
 from flamecore.model.messages import Upgrade
 from flamecore.model.types import type_text
 from flamecore.runtime.config.flow_loader import importable, load_flow_anew
@@ -105,18 +106,38 @@ def sinks_that_stay(old: JobSpec, new: JobSpec) -> frozenset[str]:
     return frozenset(name for name in both if shape(old, name) == shape(new, name))
 
 
+def config_of(old: JobConfig, asked: Upgrade) -> JobConfig:
+    """Return the configuration of a version, completed by the running job's.
+
+    Raises:
+        ConfigError: What was sent is no configuration, or names no flow.
+    """
+    try:
+        config = decode_config(asked.config)
+    # A text with a lone surrogate, a number beyond all limits: each class of field has errors of its own.
+    except Exception as error:
+        raise ConfigError(
+            f"the configuration that was sent cannot be read: {describe(error)}",
+            hint="Run flamestream upgrade in the version of flamestream that the job runs.",
+            path="",
+        ) from error
+    config = inherited(old, config)
+    if not config.job.flow:
+        raise ConfigError("the flow to continue with is not given", path="job.flow")
+    return config
+
+
 def load_version(old: JobSpec, asked: Upgrade) -> FlowVersion:
     """Import a version, resolve it, and compare it with the job's state.
 
-    It takes time: call it in a thread.
+    It takes time: call it in a thread, and for a version that a process of its own has imported
+    (`flamecore.runtime.cluster.versions.trial`).
 
     Raises:
         FlameError: It cannot be imported, cannot work, changes what cannot be changed, or would lose state and that is
             not accepted. Nothing has changed then.
     """
-    config = inherited(old.config, decode_config(asked.config))
-    if not config.job.flow:
-        raise ConfigError("the flow to continue with is not given", path="job.flow")
+    config = config_of(old.config, asked)
     flow, forget = load_flow_anew(config.job.flow, config.folder)
     try:
         new = resolve(config, flow, plugins=old.drivers.plugins)

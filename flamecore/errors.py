@@ -342,7 +342,9 @@ class TransportClosedError(TransportError):
 
 
 class PeerGoneError(TransportError):
-    """The peer is not there, or no longer."""
+    """The peer is not there, or no longer. Fields: also `refused`, whether it is there and has refused this process."""
+
+    refused: bool = False
 
 
 class SendTimeout(TransportError):

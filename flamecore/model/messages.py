@@ -306,6 +306,13 @@ class Resume(NamedTuple):
 # -- between the control and the nodes of a job --------------------------------------------------------------------
 
 
+CLIENT: Final = "client/"
+"""Prefix of the addresses of clients, which look at a job."""
+OPERATOR: Final = "operator/"
+"""Prefix of the addresses of operators, which change a job."""
+NODE: Final = "node/"
+"""Prefix of the addresses of processes that work in a job, and of those beside them."""
+
 WATCHER: Final = "watcher"
 """Role of a process beside a node, which is none: it tells what the system says of the node (`Watched`)."""
 
@@ -315,8 +322,9 @@ class Join(NamedTuple):
 
     Attributes:
         node: Name of the node.
-        role: "worker", "acker" for a node that hosts trackers only, `WATCHER`, or "observer" for one that only wants a
-            `Status`: it sends as `client/NAME`, the others as `node/NAME`.
+        role: "worker", "acker" for a node that hosts trackers only, `WATCHER`, "observer" for one that only wants a
+            `Status`, or "operator" for one that asks for a change. An observer sends as `client/NAME`, an operator as
+            `operator/NAME`, the others as `node/NAME`.
         location: Location where it listens, in the transport's terms.
         pid: Id of its process.
         version: Version of flamestream, the same throughout a job.
@@ -347,13 +355,13 @@ class Status(NamedTuple):
 
 
 class Rescale(NamedTuple):
-    """Client to control: continue with another number of workers."""
+    """Operator to control: continue with another number of workers."""
 
     workers: int
 
 
 class Upgrade(NamedTuple):
-    """Client to control: continue with another configuration and flow.
+    """Operator to control: continue with another configuration and flow.
 
     Attributes:
         config: The configuration as JSON, with the import location of the flow.
@@ -365,7 +373,7 @@ class Upgrade(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """Control to client: the request is refused, with the text of the error."""
+    """Control to client or operator: the request is refused, with the text of the error."""
 
     text: str
 

@@ -12,6 +12,11 @@ from typing import Any
 
 import pytest
 
+from flamecore.model.messages import CLIENT, NODE, OPERATOR
+from flamecore.runtime.cluster.control_plane import ROLES
+
+TAKEN_FROM = (CLIENT, OPERATOR, NODE)
+"""Columns of the table of messages to the control."""
 ROOT = Path(__file__).resolve().parents[2]
 CORE = ROOT / "flamecore"
 PAGE = ROOT / "docs" / "explanation" / "architecture.md"
@@ -101,6 +106,14 @@ def test_every_room_is_told_with_its_law() -> None:
     laws = {".".join(room.relative_to(ROOT).parts): law(room) for room in rooms}
     told = dict(re.findall(r"^\| `(flamecore[\w.]+)` \| (.+) \|$", TEXT, re.MULTILINE))
     assert told == laws
+
+
+def test_messages_to_the_control_are_told_with_their_roles() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (yes|no) \| (yes|no) \| (yes|no) \|$", TEXT, re.MULTILINE)
+    told = {
+        kind: tuple(role for role, said in zip(TAKEN_FROM, row, strict=True) if said == "yes") for kind, *row in rows
+    }
+    assert told == {kind.__name__: roles for kind, roles in ROLES.items()}
 
 
 # -- the picture -------------------------------------------------------------------------------------------------------

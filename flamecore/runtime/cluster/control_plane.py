@@ -24,7 +24,10 @@ from flamecore.abc.transport import Endpoint
 from flamecore.errors import FlameError, JobError, TransportError
 from flamecore.logs import logger
 from flamecore.model.messages import (
+    CLIENT,
     CONTROL,
+    NODE,
+    OPERATOR,
     WATCHER,
     Halted,
     Join,
@@ -74,15 +77,34 @@ def _has_stats(report: NodeReport) -> bool:
     return True
 
 
-_OF_CLIENTS: Final[Mapping[type, Fits]] = {
-    **dict.fromkeys((Join, Rescale, NodeReport), anything),
+ROLES: Final[Mapping[type, tuple[str, ...]]] = {
+    Join: (CLIENT, OPERATOR, NODE),
+    NodeReport: (CLIENT, OPERATOR, NODE),
+    Rescale: (OPERATOR,),
+    Upgrade: (OPERATOR,),
+    Opened: (NODE,),
+    Ready: (NODE,),
+    Halted: (NODE,),
+    Left: (NODE,),
+    NodeFailed: (NODE,),
+    Watched: (NODE,),
+}
+"""Every kind of message that the control takes, with the prefixes of the addresses from which it takes it. A transport
+with certificates lets a process send from the addresses of its role alone."""
+
+_FITS: Final[Mapping[type, Fits]] = {
+    NodeReport: _has_stats,
     Upgrade: lambda upgrade: len(upgrade.config) <= _CONFIG_BYTES,
 }
-_OF_NODES: Final[Mapping[type, Fits]] = {
-    **dict.fromkeys((Join, Opened, Ready, Halted, Left, NodeFailed, Watched), anything),
-    NodeReport: _has_stats,
-}
-"""The messages of clients, and those of nodes."""
+
+
+def refusal_of(sender: str, message: object) -> str:
+    """Return why the control does not take a message, for its sender; empty: it does."""
+    roles = ROLES.get(type(message), ())
+    if sender.startswith(roles):
+        return ""
+    kind, known = type(message).__name__, " or ".join(role.rstrip("/") for role in roles)
+    return f"a {kind} is taken from the role {known}, and {sender} has another" if roles else f"{kind} is no message"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +147,15 @@ class Failed:
     unreachable: str = ""
 
 
-Event = Said | Lost | Failed
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """The refusal of a request before anything acts on it, for the client that waits for an answer."""
+
+    address: str
+    why: str
+
+
+Event = Said | Denied | Lost | Failed
 """An event that a job acts on. All other messages change the membership alone."""
 
 
@@ -150,7 +180,7 @@ class ControlPlane:
         self.members, self._job, self._silence_s, self._call_limit_s = members, job, silence_s, call_limit_s
         self.state_of: Callable[[str], NodeState | None] = _unknown
         self.events: asyncio.Queue[Event] = asyncio.Queue()
-        self.door = Door(CONTROL, {**_OF_CLIENTS, **_OF_NODES})
+        self.door = Door(CONTROL, {kind: _FITS.get(kind, anything) for kind in ROLES})
 
     async def listen(self, endpoint: Endpoint) -> None:
         """Receive messages, for as long as the job lasts."""
@@ -159,12 +189,16 @@ class ControlPlane:
             sender, message = await endpoint.receive()
             if self.door.admits(sender, message):
                 self.receive(sender, message)
+            elif sender.startswith((CLIENT, OPERATOR)) and type(message) in ROLES:  # it waits for an answer
+                self.events.put_nowait(Denied(sender, f"the job does not take this {type(message).__name__}"))
 
     def receive(self, sender: str, message: Any) -> None:
         """Process a message that the door has admitted."""
-        client = sender.startswith("client/")
-        if type(message) not in (_OF_CLIENTS if client else _OF_NODES):
+        client = sender.startswith((CLIENT, OPERATOR))
+        if why := refusal_of(sender, message):
             self.door.refuse(sender, message)
+            if client:
+                self.events.put_nowait(Denied(sender, why))
         elif isinstance(message, Watched):
             self._see(sender, message)
         elif isinstance(message, Join) and message.role == WATCHER:

@@ -29,10 +29,23 @@ from flamecore.abc.registry import JobRegistry, RegistryContext
 from flamecore.abc.transport import SUPERVISOR, Transport, TransportContext
 from flamecore.errors import FlameError
 from flamecore.logs import logger
-from flamecore.model.messages import CONTROL, Begin, Halt, Join, Load, Refusal, Rescale, Status, Stop, Upgrade
+from flamecore.model.messages import (
+    CLIENT,
+    CONTROL,
+    OPERATOR,
+    Begin,
+    Halt,
+    Join,
+    Load,
+    Refusal,
+    Rescale,
+    Status,
+    Stop,
+    Upgrade,
+)
 from flamecore.runtime.cluster.balancer import Balancer
 from flamecore.runtime.cluster.context import JobContext
-from flamecore.runtime.cluster.control_plane import ENDED, ControlPlane, Event, Failed, Lost, Said
+from flamecore.runtime.cluster.control_plane import ENDED, ControlPlane, Denied, Event, Failed, Lost, Said
 from flamecore.runtime.cluster.lease import Lease
 from flamecore.runtime.cluster.membership import Membership
 from flamecore.runtime.cluster.nodes import NodeManager
@@ -394,8 +407,10 @@ class ClusterJob(AnyJob):
     def _act_on(self, event: Event) -> None:
         nodes, epoch = self._nodes, self.epoch
         match event:
-            case Said(address, message) if address.startswith("client/"):
+            case Said(address, message) if address.startswith((CLIENT, OPERATOR)):
                 self._serve(address, message)
+            case Denied(address, why):
+                nodes.answer(address, Refusal(why))
             case Said(address, Join() as node):
                 nodes.admit(address, node)
             case Said(address, message):

@@ -16,7 +16,7 @@ from typing import Any, Final
 from flamecore._version import __version__
 from flamecore.abc.transport import Transport, TransportContext
 from flamecore.errors import JobError, PeerGoneError
-from flamecore.model.messages import CONTROL, Join
+from flamecore.model.messages import CLIENT, CONTROL, NODE, OPERATOR, WATCHER, Join
 from flamecore.runtime.codec.codec import Codec
 from flamecore.runtime.config.guard import blamed
 from flamecore.runtime.config.options import options_of
@@ -24,8 +24,8 @@ from flamecore.runtime.config.plugins import PluginRegistry
 from flamecore.runtime.tasks.epoch_transport import plain
 from flamecore.runtime.tasks.sender import Sender
 
-CLIENTS: Final = ("observer", "operator")
-"""Roles of clients, which only ask for the status or for a change."""
+CLIENTS: Final[Mapping[str, str]] = {"observer": CLIENT, "operator": OPERATOR}
+"""Roles of processes that only ask for the status or for a change, with the prefix of their addresses."""
 
 
 class ControlSession:
@@ -60,6 +60,12 @@ class ControlSession:
         """Return whether this is a client, which is no part of the job."""
         return self._bootstrap["role"] in CLIENTS
 
+    @property
+    def _certified(self) -> str:
+        """Return the role that a certificate of this process must have."""
+        role: str = self._bootstrap["role"]
+        return CLIENTS[role].rstrip("/") if role in CLIENTS else "worker" if role == WATCHER else role
+
     @asynccontextmanager
     async def joined(self, codec: Codec) -> AsyncIterator[tuple[Transport, Sender]]:
         """Listen, and send the control the location. Leave at the end.
@@ -72,9 +78,9 @@ class ControlSession:
         try:
             location = await transport.start()
             # An earlier process of the same name may still be there.
-            address = f"node/{self.name}.{secrets.token_hex(4)}"
+            address = f"{NODE}{self.name}.{secrets.token_hex(4)}"
             if self._asks:
-                address = f"client/{self.name}"
+                address = f"{CLIENTS[self._bootstrap['role']]}{self.name}"
             sender = Sender(await transport.bind(address), self.end)
             try:
                 attempt, site = self._bootstrap.get("attempt", 0), self._bootstrap.get("site", "")
@@ -125,7 +131,7 @@ class ControlSession:
 
     def _lost(self, location: str, error: Exception) -> None:
         what = f"{self.name} lost its connection to {location}: {error}"
-        if not location:
+        if not location or getattr(error, "refused", False):
             self.end(error)
         elif location == self._bootstrap["control"]:
             self.end(JobError(what))
@@ -139,7 +145,10 @@ class ControlSession:
         controls = (CONTROL, self._bootstrap["control"])
         if isinstance(error, PeerGoneError) and getattr(error, "peer", "") in controls:
             any_more = " any more" if self.welcome else ""
-            what = f"job {self.job!r} has no supervisor{any_more}: {error.what}"
-            error = PeerGoneError(what, hint=error.hint, address=self.name, peer=CONTROL)
+            what, hint = f"job {self.job!r} has no supervisor{any_more}: {error.what}", error.hint
+            if error.refused:
+                what = f"job {self.job!r} refuses this process: {error.what}"
+                hint = hint or f"Its certificate must be for the role {self._certified}, or name no role."
+            error = PeerGoneError(what, hint=hint, address=self.name, peer=CONTROL, refused=error.refused)
         if not self.over.done():
             self.over.set_exception(error)

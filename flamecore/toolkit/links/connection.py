@@ -43,6 +43,24 @@ class Greeting(NamedTuple):
     instance: str
 
 
+class Role(NamedTuple):
+    """A role of a process in a job, by its certificate, and what such a process may send.
+
+    Attributes:
+        name: Name of the role; empty: none is known.
+        senders: Prefixes of the addresses that it may send from.
+        receivers: Addresses that it may send to; empty: all.
+    """
+
+    name: str = ""
+    senders: tuple[str, ...] = ("",)
+    receivers: frozenset[str] = frozenset()
+
+    def allows(self, sender: str, receiver: str) -> bool:
+        """Return whether a process of this role may send from one address to another."""
+        return sender.startswith(self.senders) and (not self.receivers or receiver in self.receivers)
+
+
 class Refusal(Enum):
     """Why a process is refused; all but `DAMAGED` and `REPLACED` say that another attempt is of no use."""
 
@@ -98,11 +116,11 @@ class Call(Connection, Protocol):
 
     Attributes:
         greeting: The caller's credentials.
-        speaks_as: Prefixes of the addresses that the caller may send from.
+        roles: The roles of the caller; it may do what one of them may.
     """
 
     greeting: Greeting
-    speaks_as: tuple[str, ...]
+    roles: tuple[Role, ...]
 
     async def accept(self, instance: str) -> None:
         """Tell the caller that it is admitted, and which process this is."""

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from flamecore.errors import FrameError
 from flamecore.toolkit.frames import Frame, Framing, Sequences
+from flamecore.toolkit.links.connection import Role
 from flamecore.toolkit.links.options import MOST_BYTES, MOST_FRAMES, LinkOptions
 
 _TOLD: Final = struct.Struct(">QQ")
@@ -115,13 +116,13 @@ class Peer:
         location: Its own location, as it says.
         instance: Random text it has drawn when it started: its successor at the same location has another.
         options: The transport's options.
-        speaks_as: Prefixes of the addresses it may send from.
+        roles: Its roles; it may send what one of them may.
     """
 
-    def __init__(self, location: str, instance: str, options: LinkOptions, speaks_as: tuple[str, ...] = ("",)) -> None:
+    def __init__(self, location: str, instance: str, options: LinkOptions, roles: tuple[Role, ...] = (Role(),)) -> None:
         self.location = location
         self.instance = instance
-        self.speaks_as = speaks_as
+        self.roles = roles
         self.channels: dict[tuple[str, str], Incoming] = {}
         self.sequences = Sequences()
         self.telling: asyncio.Task[None] | None = None
@@ -136,15 +137,17 @@ class Peer:
         """Return the channel of a frame.
 
         Raises:
-            FrameError: There are too many channels, or the peer may not send from that address.
+            FrameError: There are too many channels, or the peer may not send between these addresses.
         """
         key = (frame.sender, frame.receiver)
         channel = self.channels.get(key)
         if channel is None:
             if len(self.channels) >= _CHANNELS:
                 raise refused("channels", f"a frame of one channel too many; {_CHANNELS} are the limit")
-            if not frame.sender.startswith(self.speaks_as):
-                raise refused("role", f"a frame of {frame.sender}, whose certificate is for another role")
+            if not any(role.allows(*key) for role in self.roles):
+                names = " and ".join(role.name for role in self.roles) or "no role of a job"
+                way = f"from {frame.sender} to {frame.receiver}"
+                raise refused("role", f"a message {way}, whose certificate is for another role: {names}")
             channel = self.channels[key] = Incoming(*key, self)
         return channel
 

@@ -199,9 +199,12 @@ class Link:
                     broken_since + self.options.reconnect_timeout_s, broken_since + self.options.connect_timeout_s
                 )
             except (BrokenConnectionError, ConnectError) as error:
+                if broken.hopeless:  # it is there
+                    what = f"{self.location} does not let this process in: {broken}"
+                    raise PeerGoneError(what, address="", peer=self.location, refused=True) from error
                 raise PeerGoneError(
                     f"{self.location} is gone without having closed: {broken}",
-                    hint="" if error is broken else f"It cannot be reached any more: {error}",
+                    hint=f"It cannot be reached any more: {error}",
                     address="",
                     peer=self.location,
                 ) from error

@@ -25,7 +25,7 @@ MOST_PEERS: Final = 1024
 _BURST: Final = 256
 """Most frames taken before other tasks have their turn: a message may hold a million."""
 _TOLD: Final = 100
-"""Most undecodable messages that are logged."""
+"""Most refused messages that are logged."""
 _LAST_WORD_S: Final = 1.0
 
 
@@ -173,15 +173,15 @@ class Server:
         except FrameError as error:
             self._house.count_refused(error)
             await call.refuse(Refusal.UNWANTED, f"{error.what}, to begin with")
-        role = call.speaks_as
+        roles = call.roles
         peer = self._peers.get(location)
-        if peer is not None and peer.speaks_as != role:
+        if peer is not None and peer.roles != roles:
             self._house.refused["role"] += 1
             await call.refuse(Refusal.UNWANTED, "its certificate is for another role than before")
         if peer is None or peer.instance != instance:
             if peer is not None:
                 self._lose(peer, "another process has taken its place")
-            peer = self._peers[location] = Peer(location, instance, self._house.options, role)
+            peer = self._peers[location] = Peer(location, instance, self._house.options, roles)
             self._house.peer_came(location)
         if (watch := self._watches.pop(location, None)) is not None:
             watch.cancel()
@@ -228,7 +228,11 @@ class Server:
         return False
 
     def _take(self, peer: Peer, frame: Frame) -> None:
-        channel = peer.channel(frame)
+        try:
+            channel = peer.channel(frame)
+        except FrameError as error:
+            self._log_refused(peer, frame, error.what)
+            raise
         taker = self._house.taker(frame.receiver)
         size = len(frame.body)
         channel.check_room(size)
@@ -237,9 +241,7 @@ class Server:
             try:
                 message = self._house.decode(frame.body)
             except CodecError as error:
-                if self._house.refused["codec"] < _TOLD:
-                    sender = f"{frame.sender}, at {peer.location}"
-                    logger().warning(MESSAGE_REFUSED, address=frame.receiver, sender=sender, kind=error.what)
+                self._log_refused(peer, frame, error.what)
                 raise refused("codec", f"a message to {frame.receiver} that cannot be decoded: {error.what}") from error
         if not peer.sequences.admit(frame):
             self._house.refused["repeated"] += 1
@@ -250,6 +252,12 @@ class Server:
             channel.refuse(size)
         else:
             taker.arrive(channel, message, size)
+
+    def _log_refused(self, peer: Peer, frame: Frame, why: str) -> None:
+        """Log a refused message with its sender, unless many were."""
+        if self._house.refused["codec"] + self._house.refused["role"] + self._house.refused["channels"] < _TOLD:
+            sender = f"{frame.sender}, at {peer.location}"
+            logger().warning(MESSAGE_REFUSED, address=frame.receiver, sender=sender, kind=why)
 
     async def _tell(self, peer: Peer, call: Call, over: asyncio.Future[bytes]) -> None:
         """Send acknowledgements until `over` is set, then its result, or until it breaks."""

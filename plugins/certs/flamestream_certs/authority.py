@@ -11,7 +11,12 @@ from typing import Final
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 SLACK: Final = timedelta(hours=1)
@@ -31,11 +36,33 @@ class Authority:
 
     Args:
         days: Validity of its own and all issued certificates.
+        own: Certificate and key of an authority that is there already; None: a new one.
+
+    Raises:
+        ValueError, TypeError, x509.ExtensionNotFound: `own` is no authority with such a key.
     """
 
-    def __init__(self, days: int) -> None:
+    def __init__(self, days: int, own: Issued | None = None) -> None:
         self._from = datetime.now(UTC) - SLACK
         self._until = self._from + SLACK + timedelta(days=days)
+        if own is None:
+            self._begin()
+        else:
+            self._go_on(own)
+
+    def _go_on(self, own: Issued) -> None:
+        """Take over the authority that is there; nothing that it issues is valid for longer than it is itself."""
+        key, certificate = load_pem_private_key(own.key, None), x509.load_pem_x509_certificate(own.certificate)
+        if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
+            raise ValueError("ca.key is not the key of ca.pem")
+        self.own, self._key, self._name = own, key, certificate.subject
+        self._identifier = certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+        self._until = min(self._until, certificate.not_valid_after_utc)
+        if self._until <= self._from + SLACK:
+            raise ValueError(f"it has expired on {self._until:%Y-%m-%d}")
+
+    def _begin(self) -> None:
+        """Make a key, and a certificate of its own."""
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _name("authority")
         public = self._key.public_key()

@@ -27,19 +27,20 @@ def command() -> None:
 @click.option(
     "--days", type=click.IntRange(1, 3650), default=90, show_default=True, help="Validity of the certificates, in days."
 )
+@click.option("--missing", is_flag=True, help="Make only what FOLDER lacks, by the authority in it.")
 @json_option
 @click.pass_context
-def init(ctx: click.Context, folder: Path, hosts: tuple[str, ...], days: int) -> None:
+def init(ctx: click.Context, folder: Path, hosts: tuple[str, ...], days: int, missing: bool) -> None:
     """Make an authority and certificates for a test cluster in FOLDER.
 
     Print what to paste into the job file. There is one certificate for each role: supervisor, worker, acker, client
-    (for commands that look at a job), and nats (the server of that transport). Nothing is overwritten. Keys can be read
-    by you alone.
+    (for commands that look at a job), operator (for commands that change it), and nats (the server of that transport).
+    Nothing is overwritten. Keys can be read by you alone.
 
     For anything but tests, use the authority that you have: any PEM files will do.
     """
     good_at = hosts_of(hosts)
-    files = make(folder, good_at, days)
+    files = make(folder, good_at, days, missing=missing)
     if not wants_json(ctx):
         click.echo(toml(folder, good_at, days))
         return

@@ -134,6 +134,58 @@ def test_nothing_is_overwritten(tmp_path: Path, there: str) -> None:
     assert (tmp_path / there).read_text() == "mine"
 
 
+def old(folder: Path, *lacking: str) -> None:
+    """Make a folder that lacks roles, as one that was made before they were there."""
+    assert init(folder, "--days", "30").exit_code == 0
+    for role in lacking:
+        for path in folder.glob(f"{role}.*"):
+            path.unlink()
+
+
+def test_a_folder_gets_the_roles_that_it_lacks_from_its_own_authority(tmp_path: Path) -> None:
+    old(tmp_path, "operator")
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    said = init(tmp_path)
+    assert said.exit_code == 2
+    assert "it lacks operator.pem and operator.key" in said.stderr
+    assert f"flamestream certs init {tmp_path} --missing" in said.stderr
+    assert init(tmp_path, "--missing", "--days", "300").exit_code == 0
+    assert {path.name for path in tmp_path.iterdir()} == EVERYTHING
+    assert all(path.read_bytes() == content for path, content in before.items())
+    shaken(
+        context(tmp_path, "supervisor", ssl.PROTOCOL_TLS_SERVER),
+        context(tmp_path, "operator", ssl.PROTOCOL_TLS_CLIENT),
+        "localhost",
+    )
+    made = certificate(tmp_path / "operator.pem")
+    assert named(made).get_values_for_type(x509.UniformResourceIdentifier) == ["urn:flamestream:operator"]
+    assert made.not_valid_after_utc == certificate(tmp_path / "ca.pem").not_valid_after_utc
+
+
+def test_nothing_is_missing_where_all_is_there(tmp_path: Path) -> None:
+    old(tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    assert "lacks" not in init(tmp_path).stderr
+    assert init(tmp_path, "--missing").exit_code == 0
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("broken", ["absent", "no PEM", "another key", "a certificate of a worker"])
+def test_without_its_authority_a_folder_gets_nothing(tmp_path: Path, broken: str) -> None:
+    old(tmp_path, "operator")
+    other = {"no PEM": "text", "another key": (tmp_path / "worker.key").read_text()}
+    if broken == "absent":
+        (tmp_path / "ca.key").unlink()
+    elif broken in other:
+        (tmp_path / "ca.key").write_text(other[broken])
+    else:
+        (tmp_path / "ca.pem").write_bytes((tmp_path / "worker.pem").read_bytes())
+    said = init(tmp_path, "--missing")
+    assert said.exit_code == 2
+    assert "authority" in said.stderr
+    assert not (tmp_path / "operator.pem").exists()
+
+
 def test_a_file_behind_a_link_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "ca.key").symlink_to(tmp_path / "elsewhere")
     assert init(tmp_path).exit_code == 2

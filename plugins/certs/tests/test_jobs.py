@@ -339,6 +339,50 @@ CLIENT = """
 
 
 @pytest.mark.grpc
+def test_a_client_looks_and_an_operator_changes(tmp_path: Path) -> None:
+    folder, here = tmp_path / "certs", f"127.0.0.1:{reserve()}"
+    pasted = certs(folder).replace('listen = "127.0.0.1"', f'listen = "{here}"')
+    job = job_file(tmp_path, "grpc", pasted + f'\n[state]\nuse = "sqlite"\npath = "{tmp_path / "state"}"\n')
+    (tmp_path / "linger").touch()
+
+    def ask(role: str, *what: str | Path) -> subprocess.CompletedProcess[str]:
+        files = {"tls_certificate": f"{role}.pem", "tls_key": f"{role}.key"}
+        chosen = [f"transport.grpc.{key}={folder / file}" for key, file in files.items()]
+        name, *rest = what
+        options = [part for text in (*chosen, "transport.grpc.listen=127.0.0.1") for part in ("--set", text)]
+        config = () if job in rest else ("--config", job)
+        line = command(name, f"grpc://{here}", *rest, "--job", "lengths", *config, *options)
+        environment = {**os.environ, "FLAMESTREAM_TOKEN": "not a secret"}
+        return subprocess.run(line, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    out = tmp_path / "counts.jsonl"
+    with started(tmp_path) as start:
+        run = start("run", job, "-q")
+        limit = Patience(LIMIT_S)
+        while not (out.exists() and out.stat().st_size):
+            assert run.poll() is None, run.communicate()[1]
+            assert not limit.passed(), "nothing has come out"
+            time.sleep(0.02)
+        assert ask("client", "status").returncode == 0
+        for what in (("rescale", "-w", "1"), ("upgrade", job)):
+            refused = ask("client", *what)
+            assert refused.returncode == 1
+            assert "refuses this process" in refused.stderr
+            assert "certificate is for another role: client" in refused.stderr
+            assert "must be for the role operator" in refused.stderr
+        assert ask("operator", "status").returncode == 0
+        changed = ask("operator", "rescale", "-w", "1")
+        assert changed.returncode == 0, changed.stderr
+        (tmp_path / "linger").unlink()
+        _, said = run.communicate()
+        assert run.returncode == 0, said
+    told = [line for line in said.splitlines() if "message.refused" in line]
+    assert len(told) == 2
+    assert all("operator/operator-" in line and "client" in line for line in told)
+    check_counts(tmp_path)
+
+
+@pytest.mark.grpc
 def test_a_worker_with_a_certificate_of_another_authority_is_refused_and_the_job_goes_on(tmp_path: Path) -> None:
     """A client's certificate cannot take part either; the job goes on all the same."""
     ours, strange = tmp_path / "certs", tmp_path / "strangers"

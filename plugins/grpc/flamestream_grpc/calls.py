@@ -10,7 +10,7 @@ import grpc
 from grpc import aio
 
 from flamecore.toolkit.links.connection import BrokenConnectionError, Greeting, Refusal
-from flamestream_grpc.safety import speaks_as
+from flamestream_grpc.safety import roles_of
 
 METHOD: Final = "/flamestream.Transport/Link"
 HELLO: Final = "flamestream-hello-bin"
@@ -125,7 +125,7 @@ class GrpcCall:
         location = shown.get(LOCATION, b"").decode(errors="replace")
         instance = str(shown.get(INSTANCE, ""))
         self.greeting = Greeting(shown.get(TOKEN, b""), shown.get(HELLO, b""), location, instance)
-        self.speaks_as = speaks_as(context.auth_context())
+        self.roles = roles_of(context.auth_context())
 
     async def accept(self, instance: str) -> None:
         await self._context.send_initial_metadata(((INSTANCE, instance),))

@@ -7,18 +7,25 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from flamecore.errors import ConfigError, TransportError
+from flamecore.model.messages import CLIENT, CONTROL, NODE, OPERATOR
+from flamecore.toolkit.links.connection import Role
 from flamecore.toolkit.links.unix import is_path
 from flamestream_grpc.options import Options, parse
 
 _ROLE: Final = "urn:flamestream:"
 """Prefix of a role's name in certificates."""
-_SPEAKS_AS: Final[Mapping[str, tuple[str, ...]]] = {
-    "supervisor": ("",),
-    "worker": ("node/", "worker/", "acker/"),
-    "acker": ("node/", "acker/"),
-    "client": ("client/",),
+_CONTROL: Final = frozenset({CONTROL})
+_ROLES: Final[Mapping[str, Role]] = {
+    role.name: role
+    for role in (
+        Role("supervisor"),
+        Role("worker", (NODE, "worker/", "acker/")),
+        Role("acker", (NODE, "acker/")),
+        Role("client", (CLIENT,), _CONTROL),
+        Role("operator", (CLIENT, OPERATOR), _CONTROL),
+    )
 }
-"""Prefixes of the addresses that a role may send from."""
+"""The roles that a certificate can name. What each may say to the control, the control knows."""
 
 
 def exposed(location: str, options: Options, token: str) -> list[str]:
@@ -60,17 +67,17 @@ def is_location(text: str) -> bool:
         return False
 
 
-def speaks_as(shown: Mapping[str, Sequence[bytes]]) -> tuple[str, ...]:
-    """Return the prefixes of addresses a process may send from, by its certificate.
+def roles_of(shown: Mapping[str, Sequence[bytes]]) -> tuple[Role, ...]:
+    """Return the roles of a process, by its certificate.
 
-    All addresses are allowed if the certificate names no role.
+    Without a role in the certificate it may send anything; with unknown ones alone, nothing.
 
     Args:
         shown: The caller's authentication context, as gRPC gives it; without TLS it has no certificate.
     """
     names = [name.decode(errors="replace") for name in shown.get("peer_uri", ())]
     roles = [name.removeprefix(_ROLE) for name in names if name.startswith(_ROLE)]
-    return tuple(start for role in roles for start in _SPEAKS_AS.get(role, ())) if roles else ("",)
+    return tuple(_ROLES[role] for role in roles if role in _ROLES) if roles else (Role(),)
 
 
 def _on_this_machine(host: str) -> bool:

@@ -9,7 +9,7 @@ from typing import Final, NoReturn
 
 import msgspec
 
-from flamecore.toolkit.links.connection import BrokenConnectionError, Greeting, Refusal
+from flamecore.toolkit.links.connection import BrokenConnectionError, Greeting, Refusal, Role
 from flamestream_sockets.peer import is_stopped
 from flamestream_sockets.pipe import Kind, Pipe
 
@@ -131,7 +131,7 @@ class SocketCall:
 
     def __init__(self, pipe: Pipe, greeting: Greeting) -> None:
         self.greeting = greeting
-        self.speaks_as: tuple[str, ...] = ("",)
+        self.roles: tuple[Role, ...] = (Role(),)
         self._pipe = pipe
 
     @classmethod

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import asdict
-from typing import Any
+from pathlib import Path
+from typing import Any, cast, get_args, get_type_hints
 
 import pytest
 
+import flamecore
 from flamecore.errors import JobError
 from flamecore.model.messages import (
+    CLIENT,
+    NODE,
+    OPERATOR,
     Begin,
     Halted,
     Join,
@@ -25,7 +31,8 @@ from flamecore.model.messages import (
     Watched,
 )
 from flamecore.runtime.cluster import membership
-from flamecore.runtime.cluster.control_plane import ControlPlane, Said
+from flamecore.runtime.cluster.client import Client
+from flamecore.runtime.cluster.control_plane import ROLES, ControlPlane, Denied, Said
 from flamecore.runtime.cluster.membership import Membership
 from flamecore.runtime.engine.epoch import FaultError
 from flamecore.runtime.parts.counters import NodeStats
@@ -41,6 +48,7 @@ SAID: list[Any] = [
     Upgrade(b"{}", False),
     Watched("w1", "node/w1.a", "stopped"),
 ]
+EVERY: list[Any] = [*SAID, Ready("w1", "epoch"), Halted("w1"), Left("w1")]
 NOT_SAID: list[Any] = [
     [[]],
     5,
@@ -74,6 +82,54 @@ def test_what_nobody_says_is_refused_and_counted(message: Any) -> None:
     assert plane.door.refused == {"node/w1": 1}
 
 
+def sent_to_control() -> set[str]:
+    """Return the kinds of messages that any process sends to the control, by the source of core and plugins."""
+    root = Path(flamecore.__file__).parent
+    rooms = [root / "runtime" / "cluster", *root.parent.glob("plugins/*/flamestream_*")]
+    found = set()
+    for path in (path for room in rooms for path in room.rglob("*.py")):
+        text = path.read_text("utf-8")
+        found.update(re.findall(r"\b(?:send|tell)\w*\(CONTROL, ([A-Z]\w+)\(", text))
+    return found | {kind.__name__ for kind in get_args(get_type_hints(Client.ask)["request"])}
+
+
+def test_the_table_of_roles_has_every_kind_of_message_to_the_control() -> None:
+    assert sent_to_control() == {kind.__name__ for kind in ROLES}
+
+
+@pytest.mark.parametrize("role", [CLIENT, OPERATOR, NODE, "worker/", "rear/", ""])
+@pytest.mark.parametrize("kind", ROLES)
+def test_a_message_is_taken_from_its_roles_only(kind: type, role: str) -> None:
+    plane = with_a_node()
+    message: Any = next(message for message in EVERY if type(message) is kind)
+    sender = f"{role}w1.a"
+    plane.receive(sender, message)
+    assert bool(plane.door.refused) == (role not in ROLES[kind])
+    denied = [event for event in events(plane) if isinstance(event, Denied)]
+    assert [event.address for event in denied] == [sender] * (role in (CLIENT, OPERATOR) and role not in ROLES[kind])
+
+
+def test_a_client_whose_request_is_too_large_is_answered() -> None:
+    class Large:
+        sent = False
+
+        async def receive(self) -> tuple[str, Any]:
+            if self.sent:
+                await asyncio.Event().wait()
+            self.sent = True
+            return "operator/a", Upgrade(b" " * (2**20 + 1), False)
+
+    async def run() -> Any:
+        plane, endpoint = control(), cast("Any", Large())
+        listening = asyncio.create_task(plane.listen(endpoint))
+        event = await plane.events.get()
+        listening.cancel()
+        await asyncio.wait((listening,))
+        return event
+
+    assert asyncio.run(run()) == Denied("operator/a", "the job does not take this Upgrade")
+
+
 def with_a_node() -> ControlPlane:
     plane = control()
     plane.members.join(SAID[0], "node/w1.a")
@@ -88,7 +144,7 @@ def events(plane: ControlPlane) -> list[Any]:
 @pytest.mark.parametrize(
     ("sender", "message"),
     [
-        ("client/a", Rescale(3)),
+        ("operator/a", Rescale(3)),
         ("client/a", Join("a", "observer", "127.0.0.1:7071", 2, "1.0")),
         ("node/w2.a", Join("w2", "worker", "127.0.0.1:7072", 3, "1.0")),
         ("node/w1.b", Opened("w1", "epoch")),
@@ -158,14 +214,14 @@ def test_no_message_is_received_before_the_last_one_is_acted_on() -> None:
 
         async def receive(self) -> tuple[str, Any]:
             self.taken += 1
-            return "client/a", Rescale(self.taken)
+            return "operator/a", Rescale(self.taken)
 
     async def run() -> None:
         plane, flood = control(), Flood()
         endpoint: Any = flood
         listening = asyncio.create_task(plane.listen(endpoint))
         for count in (1, 2, 3):
-            assert await plane.events.get() == Said("client/a", Rescale(count))
+            assert await plane.events.get() == Said("operator/a", Rescale(count))
             await asyncio.sleep(0)
             assert flood.taken == count
             plane.events.task_done()

@@ -87,7 +87,7 @@ def test_a_request_during_a_fault_is_not_answered_as_done() -> None:
     async def run() -> None:
         nodes, epoch = Nodes(), new_epoch(2)
         reconfiguration: Any = Reconfiguration(nodes, None)  # type: ignore[arg-type]
-        asking = asyncio.create_task(reconfiguration.asked("client/a", Rescale(3), epoch))
+        asking = asyncio.create_task(reconfiguration.asked("operator/a", Rescale(3), epoch))
         await patiently(nodes.asked.wait(), 5)
         assert not reconfiguration.done(epoch, 500.0), "it has recovered"
         assert nodes.answers == []
@@ -97,7 +97,7 @@ def test_a_request_during_a_fault_is_not_answered_as_done() -> None:
         await reconfiguration.apply()
         assert nodes.context.workers == 3
         assert reconfiguration.done(new_epoch(3), 200.0)
-        assert nodes.answers == [("client/a", Status({"workers": 3, "pause_ms": 200.0}))]
+        assert nodes.answers == [("operator/a", Status({"workers": 3, "pause_ms": 200.0}))]
 
     asyncio.run(run())
 
@@ -113,8 +113,8 @@ def test_an_unexpected_error_is_answered_too() -> None:
         nodes, epoch = Broken(), new_epoch(2)
         reconfiguration: Any = Reconfiguration(nodes, None)  # type: ignore[arg-type]
         with pytest.raises(KeyError):
-            await reconfiguration.asked("client/a", Rescale(3), epoch)
-        assert nodes.answers == [("client/a", Refusal("it has failed: KeyError: 3"))]
+            await reconfiguration.asked("operator/a", Rescale(3), epoch)
+        assert nodes.answers == [("operator/a", Refusal("it has failed: KeyError: 3"))]
         assert not reconfiguration.done(epoch, 200.0)
 
     asyncio.run(run())
@@ -151,7 +151,7 @@ def test_a_move_gives_way_to_a_fault_and_to_another_change() -> None:
     async def run() -> None:
         nodes, epoch = Nodes(), new_epoch(2)
         reconfiguration: Any = Reconfiguration(nodes, None)  # type: ignore[arg-type]
-        asking = asyncio.create_task(reconfiguration.asked("client/a", Rescale(3), epoch))
+        asking = asyncio.create_task(reconfiguration.asked("operator/a", Rescale(3), epoch))
         await patiently(nodes.asked.wait(), 5)
         await reconfiguration.move("elsewhere", epoch)
         assert not epoch.outcome.done()

@@ -11,7 +11,7 @@ import pytest
 from flamecore.errors import FrameError, PeerGoneError
 from flamecore.testing.simulation.virtual import run_virtually
 from flamecore.toolkit.frames import Frame, Framing
-from flamecore.toolkit.links.connection import BrokenConnectionError, Greeting, Refusal
+from flamecore.toolkit.links.connection import BrokenConnectionError, Greeting, Refusal, Role
 from flamecore.toolkit.links.incoming import HELLO
 from flamecore.toolkit.links.options import LinkOptions
 from flamecore.toolkit.links.server import Server
@@ -23,7 +23,7 @@ class Broken:
     """A call that breaks after its first frame."""
 
     greeting = Greeting(b"token", FRAMING.wrap(HELLO), "there", "instance")
-    speaks_as = ("",)
+    roles = (Role(),)
 
     def __init__(self) -> None:
         self._messages = [FRAMING.wrap(Frame("a", "b", 1, b""))]

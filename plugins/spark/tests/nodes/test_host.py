@@ -187,7 +187,7 @@ def test_workers_are_added_and_removed(spark: Any, tmp_path: Path) -> None:
 
         await until(lambda: job.stats().items_in > 0)
         for workers in (2, 1):
-            job._serve("client/test", Rescale(workers))
+            job._serve("operator/test", Rescale(workers))
             await until(lambda: job._reconfiguration._request is None and job.stats().where["workers"] == workers)  # noqa: B023
         await running
 

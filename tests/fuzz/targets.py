@@ -194,6 +194,7 @@ def sockets() -> Target:
 
     Only BrokenConnectionError may come, and messages do not depend on the pieces in which their bytes arrive.
     """
+    from flamecore.toolkit.links.budget import Budget
     from flamecore.toolkit.links.connection import BrokenConnectionError, Greeting
     from flamestream_sockets.connections import SocketCall, SocketConnection
     from flamestream_sockets.pipe import Pipe
@@ -237,8 +238,9 @@ def sockets() -> Target:
 
     async def heard(data: bytes, size: int, *, calling: bool) -> list[bytes]:
         """Return what an end reads of bytes that come in pieces of a size."""
-        line, pipe, got = Line(), Pipe(most), list[bytes]()
+        line, pipe, got = Line(), Pipe(most, Budget(most)), list[bytes]()
         pipe.connection_made(line)
+        pipe.admit()
         reading = asyncio.create_task(read(pipe, calling=calling, got=got))
         for start in range(0, len(data), size):
             await asyncio.sleep(0)
@@ -269,6 +271,8 @@ def grpc() -> Target:
     from flamecore.errors import FrameError
     from flamecore.runtime.codec.codec import Codec
     from flamecore.toolkit.frames import Framing
+    from flamecore.toolkit.links.budget import Budget
+    from flamecore.toolkit.links.connection import Role
     from flamecore.toolkit.links.incoming import Peer, told
     from flamecore.toolkit.links.options import LinkOptions
     from flamecore.toolkit.links.outgoing import Outgoing
@@ -302,13 +306,11 @@ def grpc() -> Target:
         """Frames of a peer, over some connections."""
         transport = GrpcTransport(options, TransportContext(job="fuzz", incarnation=1, codec=codec))
         endpoint = await transport.bind("b/0")
-        peer = Peer("unix:/nowhere", "one", options, ("a/", "b/"))
+        peer = Peer("unix:/nowhere", "one", options, Budget(2**20), (Role("some", ("a/", "b/")),))
         for _ in range(3):
             call: Any = Call(script)
-            try:
-                await transport.server._read(peer, call)
-            except FrameError as error:
-                transport.count_refused(error)
+            if isinstance(outcome := await transport.server._read(peer, call), FrameError):
+                transport.count_refused(outcome)
             if script.number() % 2:
                 while endpoint.receive_nowait() is not None:
                     pass

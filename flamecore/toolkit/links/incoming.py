@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from flamecore.errors import FrameError
 from flamecore.toolkit.frames import Frame, Framing, Sequences
+from flamecore.toolkit.links.budget import Budget
 from flamecore.toolkit.links.connection import Role
 from flamecore.toolkit.links.options import MOST_BYTES, MOST_FRAMES, LinkOptions
+
+E = TypeVar("E", bound=Exception)
 
 _TOLD: Final = struct.Struct(">QQ")
 _DELAY_S: Final = 0.02
@@ -68,6 +71,16 @@ def refused(reason: str, what: str) -> FrameError:
     return FrameError(f"refused {what}", address="", peer="", reason=reason)
 
 
+def bare(error: E) -> E:
+    """Return an error without the frames and the errors that it comes from.
+
+    These hold what was received. A task that ends with the error, and whoever awaits it, would be a cycle of
+    references with them, which keeps all of it until the garbage collector comes.
+    """
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)
+
+
 class Incoming:
     """The receiver's end of a channel."""
 
@@ -95,12 +108,14 @@ class Incoming:
         """Count the next frame, and acknowledge it."""
         self.arrived = frame.sequence
         self._unread_bytes += len(frame.body)
+        self._peer.unread.hold(len(frame.body))
         self._peer.tell(self, len(frame.body))
 
     def consume(self, size: int) -> None:
         """Count a message as read, though it may have been discarded."""
         self.read += 1
         self._unread_bytes -= size
+        self._peer.unread.free(size)
         self._peer.tell(self, size)
 
     def refuse(self, size: int) -> None:
@@ -116,13 +131,17 @@ class Peer:
         location: Its own location, as it says.
         instance: Random text it has drawn when it started: its successor at the same location has another.
         options: The transport's options.
+        unread: The budget of what all peers have sent and nobody has read.
         roles: Its roles; it may send what one of them may.
     """
 
-    def __init__(self, location: str, instance: str, options: LinkOptions, roles: tuple[Role, ...] = (Role(),)) -> None:
+    def __init__(
+        self, location: str, instance: str, options: LinkOptions, unread: Budget, roles: tuple[Role, ...] = (Role(),)
+    ) -> None:
         self.location = location
         self.instance = instance
         self.roles = roles
+        self.unread = unread
         self.channels: dict[tuple[str, str], Incoming] = {}
         self.sequences = Sequences()
         self.telling: asyncio.Task[None] | None = None

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 from flamecore.errors import ConnectError, FlameError, FrameError, PeerGoneError
 from flamecore.toolkit.frames import Framing
 from flamecore.toolkit.links.connection import BrokenConnectionError, Dialed
-from flamecore.toolkit.links.incoming import GOODBYE, refused, told
+from flamecore.toolkit.links.incoming import GOODBYE, bare, refused, told
 from flamecore.toolkit.links.options import LinkOptions
 from flamecore.toolkit.links.outgoing import Outgoing
 
@@ -174,7 +174,7 @@ class Link:
         """
         clock = asyncio.get_running_loop().time
         connection = await self._connect(clock() + self.options.connect_timeout_s)
-        broken_since, in_vain = 0.0, 0
+        broken_since, in_vain, given_up = 0.0, 0, False
         while True:
             try:
                 broken = await self._carry(connection)
@@ -185,15 +185,15 @@ class Link:
                 return PeerGoneError(f"{self.location} has closed", address="", peer=self.location)
             # A connection that breaks before it has carried a frame has not mended anything.
             if self._moved or not any(channel.kept for channel in self.channels.values()):
-                broken_since, in_vain = clock(), 0
+                broken_since, in_vain, given_up = clock(), 0, False
             else:
                 in_vain += 1
                 late = clock() >= broken_since + self.options.reconnect_timeout_s
-                broken.hopeless = broken.hopeless or (late and in_vain >= _IN_VAIN)
+                given_up = late and in_vain >= _IN_VAIN
                 await asyncio.sleep(_PAUSE_S)
             self._moved = False
             try:
-                if broken.hopeless:
+                if broken.hopeless or given_up:
                     raise broken
                 connection = await self._connect(
                     broken_since + self.options.reconnect_timeout_s, broken_since + self.options.connect_timeout_s
@@ -204,7 +204,7 @@ class Link:
                     raise PeerGoneError(what, address="", peer=self.location, refused=True) from error
                 raise PeerGoneError(
                     f"{self.location} is gone without having closed: {broken}",
-                    hint=f"It cannot be reached any more: {error}",
+                    hint="" if error is broken else f"It cannot be reached any more: {error}",
                     address="",
                     peer=self.location,
                 ) from error
@@ -277,7 +277,8 @@ class Link:
                 await asyncio.wait((hearing,), timeout=_FAREWELL_S)
             if not hearing.done() or hearing.cancelled():
                 return BrokenConnectionError("it was broken off")
-            await hearing
+            if (broken := await hearing) is not None:
+                return broken
             if (
                 writing.done()
                 and not writing.cancelled()
@@ -316,24 +317,26 @@ class Link:
             size += len(parts[-1])
         return b"".join(parts)
 
-    async def _hear(self, connection: Dialed) -> None:
-        """Process the peer's replies until it closes."""
+    async def _hear(self, connection: Dialed) -> BrokenConnectionError | None:
+        """Process the peer's replies; return the error that ends them, None if the peer closes."""
         try:
             while (data := await connection.read()) is not None:
                 for frame in self.framing.unwrap_all(data):
                     if frame == GOODBYE:
-                        return
+                        return None
                     news = told(frame)
                     channel = self.channels.get((news.sender, news.receiver))
                     if channel is None:
                         raise refused("told", f"a reply for {news.sender} and {news.receiver}, which have no channel")
                     if channel.told(news.arrived, news.read, news.nobody):
                         self._moved = True
+        except BrokenConnectionError as error:
+            return bare(error)
         except FrameError as error:
-            if error.reason in ("refused", "again"):  # not by this process, but by the peer
-                raise BrokenConnectionError(error.what, hopeless=error.reason == "refused") from error
-            self._home.count_refused(error)
-            raise BrokenConnectionError(error.what) from error
+            if error.reason not in ("refused", "again"):  # by this process, not by the peer
+                self._home.count_refused(error)
+            return BrokenConnectionError(error.what, hopeless=error.reason == "refused")
+        return None
 
     def _unreachable(self, what: str, hint: str = "") -> ConnectError:
         return ConnectError(

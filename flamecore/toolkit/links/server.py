@@ -10,14 +10,15 @@ from __future__ import annotations
 import asyncio
 import hmac
 from collections import Counter
-from typing import Any, Final, Protocol
+from typing import Any, Final, NoReturn, Protocol
 
 from flamecore.errors import CodecError, FlameError, FrameError, PeerGoneError
 from flamecore.events import MESSAGE_REFUSED
 from flamecore.logs import logger
 from flamecore.toolkit.frames import Frame, Framing
+from flamecore.toolkit.links.budget import UNREAD_BYTES, Budget
 from flamecore.toolkit.links.connection import BrokenConnectionError, Call, Refusal
-from flamecore.toolkit.links.incoming import GOODBYE, Incoming, Peer, refusal, refused
+from flamecore.toolkit.links.incoming import GOODBYE, Incoming, Peer, bare, refusal, refused
 from flamecore.toolkit.links.options import LinkOptions
 
 MOST_PEERS: Final = 1024
@@ -80,6 +81,7 @@ class Server:
     def __init__(self, house: House, token: str) -> None:
         self._house = house
         self._token = token.encode()
+        self._unread = Budget(UNREAD_BYTES)
         self._peers: dict[str, Peer] = {}
         self._lost: set[str] = set()
         self._watches: dict[str, asyncio.Task[None]] = {}
@@ -181,7 +183,7 @@ class Server:
         if peer is None or peer.instance != instance:
             if peer is not None:
                 self._lose(peer, "another process has taken its place")
-            peer = self._peers[location] = Peer(location, instance, self._house.options, roles)
+            peer = self._peers[location] = Peer(location, instance, self._house.options, self._unread, roles)
             self._house.peer_came(location)
         if (watch := self._watches.pop(location, None)) is not None:
             watch.cancel()
@@ -191,40 +193,55 @@ class Server:
         self,
         peer: Peer,
         call: Call,
-        reading: asyncio.Task[bool],
+        reading: asyncio.Task[bool | FrameError],
         telling: asyncio.Task[None],
         over: asyncio.Future[bytes],
     ) -> bool:
         """Return whether the peer has said goodbye; abort the call if a frame is refused."""
-        try:
-            return await reading
-        except FrameError as error:
-            self._house.count_refused(error)
-            if error.reason == "gap":
-                self._lose(peer, error.what)
-            # A client that writes while its connection ends may not see why: gRPC replaces the status, and a socket
-            # the last bytes. So the reason is sent before, and the call ends when the peer, having read it, writes no
-            # more.
-            last = refusal(error)
-            await _conclude(peer, telling, over, self._house.framing.wrap(last))
-            await _drain(call)
-            await call.refuse(Refusal.DAMAGED if last.sequence else Refusal.UNWANTED, error.what)
+        outcome = await reading
+        if isinstance(outcome, FrameError):
+            await self._refuse(outcome, peer, call, telling, over)
+        return outcome
 
-    async def _read(self, peer: Peer, call: Call) -> bool:
-        """Take the peer's frames; return whether they end with a goodbye.
+    async def _refuse(
+        self, outcome: FrameError, peer: Peer, call: Call, telling: asyncio.Task[None], over: asyncio.Future[bytes]
+    ) -> NoReturn:
+        """Abort a call because of a refused frame, for a reason that the peer learns."""
+        self._house.count_refused(outcome)
+        if outcome.reason == "gap":
+            self._lose(peer, outcome.what)
+        # A client that writes while its connection ends may not see why: gRPC replaces the status, and a socket the
+        # last bytes. So the reason is sent before, and the call ends when the peer, having read it, writes no more.
+        last = refusal(outcome)
+        await _conclude(peer, telling, over, self._house.framing.wrap(last))
+        await _drain(call)
+        await call.refuse(Refusal.DAMAGED if last.sequence else Refusal.UNWANTED, outcome.what)
+
+    async def _read(self, peer: Peer, call: Call) -> bool | FrameError:
+        """Take the peer's frames; return whether they end with a goodbye, or the error of a refused frame."""
+        try:
+            while (data := await call.read()) is not None:
+                await self._unread.room()
+                if await self._take_all(peer, data):
+                    return True
+                del data  # the next one may be long in coming
+        except FrameError as error:
+            return bare(error)
+        self._house.refused["broken"] += 1
+        return False
+
+    async def _take_all(self, peer: Peer, data: bytes) -> bool:
+        """Take the frames of a message; return whether the last is a goodbye.
 
         Raises:
             FrameError: A frame is refused.
         """
-        unwrap_all = self._house.framing.unwrap_all
-        while (data := await call.read()) is not None:
-            for number, frame in enumerate(unwrap_all(data), 1):
-                if frame == GOODBYE:
-                    return True
-                self._take(peer, frame)
-                if not number % _BURST:
-                    await asyncio.sleep(0)
-        self._house.refused["broken"] += 1
+        for number, frame in enumerate(self._house.framing.unwrap_all(data), 1):
+            if frame == GOODBYE:
+                return True
+            self._take(peer, frame)
+            if not number % _BURST:
+                await asyncio.sleep(0)
         return False
 
     def _take(self, peer: Peer, frame: Frame) -> None:

@@ -29,10 +29,11 @@ def path_in(folder: str, node: str, elsewhere: str, shorten: str = "set TMPDIR t
         shorten: Remedy where the path is too long, as the beginning of one.
 
     Raises:
-        TransportError: There is no folder, or the path is too long.
+        TransportError: There is no folder, the path is too long, or others can put another folder in its place.
     """
     if not folder:
         raise _cannot("this job has no folder for sockets", f"{elsewhere[0].upper()}{elsewhere[1:]}.")
+    _check_parents(Path(folder))
     path = Path(folder) / f"{node.replace('/', '-') or 'node'}.sock"
     if len(bytes(path)) > _PATH_BYTES:
         text = f"{path} is too long for a unix socket: {len(bytes(path))} bytes, and {_PATH_BYTES} are the limit"
@@ -78,6 +79,25 @@ def own_folder(folder: str, *, make: bool) -> None:
             f"other users can write {path}, and put their socket in place of the job's",
             f"Name a folder of your own, or take the right to write from others: chmod go-w {path}",
         )
+
+
+def _check_parents(path: Path) -> None:
+    """Check that not everybody can move a folder away, and put another one in its place.
+
+    Raises:
+        TransportError: Everybody can write a folder above it, or above the link that leads there, and it has no sticky
+            bit.
+    """
+    for parent in dict.fromkeys((*path.absolute().parents, *path.resolve().parents)):
+        try:
+            mode = parent.stat().st_mode
+        except OSError:  # not there, or not to be looked at: what is made of the path says so
+            continue
+        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            raise _cannot(
+                f"all users can write {parent}, and put another folder in place of {path}",
+                f"Choose a folder elsewhere, or let users remove only what is their own: chmod +t {parent}",
+            )
 
 
 def keep_private(path: Path) -> None:

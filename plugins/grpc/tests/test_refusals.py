@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import secrets
 from dataclasses import dataclass
 from random import Random
@@ -17,7 +18,7 @@ from grpc import aio
 from structlog.testing import capture_logs
 
 from flamecore.abc.transport import Endpoint
-from flamecore.errors import ConnectError, FrameError, PeerGoneError
+from flamecore.errors import CodecError, ConnectError, FrameError, PeerGoneError
 from flamecore.events import MESSAGE_REFUSED
 from flamecore.runtime.codec.codec import Codec
 from flamecore.testing.progress import patience
@@ -111,6 +112,30 @@ WRONG: dict[str, tuple[bytes, str, grpc.StatusCode]] = {
     "random": (Random(1).randbytes(200), "magic", grpc.StatusCode.DATA_LOSS),
     "no codec": (frame(b"\xc1"), "codec", grpc.StatusCode.FAILED_PRECONDITION),
 }
+
+
+@pytest.mark.parametrize("wrong", [wrong for wrong, *_ in WRONG.values()], ids=WRONG)
+def test_a_refused_frame_is_not_kept(mesh: Any, wrong: bytes) -> None:
+    """Its memory is free at once: a job runs the garbage collector rarely."""
+
+    async def run() -> None:
+        async with mesh() as made:
+            b = await made.add("b", Options(max_frame_bytes=LARGEST))
+            await b.bind("b/0")
+            gc.collect()
+            gc.disable()
+            try:
+                await raw(made.locations["b"], wrong)
+                async with patience(LIMIT_S):
+                    while b.server._calls:
+                        await asyncio.sleep(0.001)
+                await asyncio.sleep(0)
+                kept = [error for error in gc.get_objects() if isinstance(error, FrameError | CodecError)]
+                assert not [error for error in kept if error.__traceback__ or error.__context__]
+            finally:
+                gc.enable()
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize(("wrong", "reason", "status"), WRONG.values(), ids=WRONG)

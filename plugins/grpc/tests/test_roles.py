@@ -6,6 +6,7 @@ import pytest
 
 from flamecore.errors import FrameError
 from flamecore.toolkit.frames import Frame
+from flamecore.toolkit.links.budget import Budget
 from flamecore.toolkit.links.incoming import Peer
 from flamestream_grpc import Options
 from flamestream_grpc.safety import roles_of
@@ -22,7 +23,7 @@ SENDERS = ("client/x", "operator/x", "node/x", "worker/0@1", "acker/0@1", "job",
 
 def may_send(names: list[str], sender: str, receiver: str) -> bool:
     shown = {"peer_uri": [f"urn:flamestream:{name}".encode() for name in names]}
-    peer = Peer("there", "instance", Options(), roles_of(shown))
+    peer = Peer("there", "instance", Options(), Budget(1), roles_of(shown))
     try:
         peer.channel(Frame(sender, receiver, 1, b""))
     except FrameError as error:

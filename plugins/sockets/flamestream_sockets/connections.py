@@ -80,6 +80,7 @@ class SocketConnection:
                 self.instance = (await self._next(Kind.ACCEPTED)).decode(errors="replace")
         except TimeoutError:
             raise BrokenConnectionError("no answer in time", late=True) from None
+        self._pipe.admit()
 
     async def read(self) -> bytes | None:
         try:
@@ -150,6 +151,7 @@ class SocketCall:
             raise BrokenConnectionError(f"it does not greet: {error}") from error
 
     async def accept(self, instance: str) -> None:
+        self._pipe.admit()
         await self._pipe.write(Kind.ACCEPTED, instance.encode())
 
     async def refuse(self, refusal: Refusal, why: str) -> NoReturn:

@@ -19,6 +19,7 @@ from typing import Final, NamedTuple, cast
 import xxhash
 
 from flamecore.toolkit.closing import to_its_end
+from flamecore.toolkit.links.budget import Budget
 from flamecore.toolkit.links.connection import BrokenConnectionError
 
 _HEAD: Final = struct.Struct(">IBHQ")
@@ -26,6 +27,8 @@ _MESSAGE_BYTES: Final = 64
 """Memory that a message takes besides its bytes, about: it may be of none."""
 _AHEAD_BYTES: Final = 2**20
 """Most bytes that wait here to be read, or to be taken by the system; one message more may be among them."""
+GREETING_BYTES: Final = 2**16
+"""Largest message before both sides have shown that they belong to the job, and most bytes that wait till then."""
 
 
 class Kind(IntEnum):
@@ -53,17 +56,27 @@ def packed(kind: int, body: bytes) -> bytes:
 class Pipe(asyncio.Protocol):
     """One end of a socket.
 
+    Messages of at most `GREETING_BYTES` may arrive before `admit`.
+
     Args:
-        most_bytes: Largest message; a larger one breaks the connection.
+        most_bytes: Largest message after that; a larger one breaks the connection.
+        arriving: The budget of all pipes of the process for messages that arrive. A large one is taken from the system
+            when there is room for all of it.
         made: Function called when it is connected.
     """
 
-    def __init__(self, most_bytes: int, made: Callable[[Pipe], None] | None = None) -> None:
-        self._most_bytes = most_bytes
+    def __init__(self, most_bytes: int, arriving: Budget, made: Callable[[Pipe], None] | None = None) -> None:
+        self._most_bytes = min(most_bytes, GREETING_BYTES)
+        self._admitted_bytes = most_bytes
+        self._ahead_bytes = GREETING_BYTES
+        self._arriving = arriving
+        self._granted = 0  # bytes of the budget for the message that is arriving
+        self._in_hand = 0  # bytes of the budget for the message that was read last
+        self._waits = False  # for the budget
         self._made = made
         self._transport: asyncio.Transport | None = None
         self._rest = bytearray()
-        self._arrived: deque[Message] = deque()
+        self._arrived: deque[tuple[Message, int]] = deque()  # with the bytes of the budget that each holds
         self._arrived_bytes = 0
         self._reader: asyncio.Future[None] | None = None
         self._writers: asyncio.Future[None] | None = None
@@ -80,8 +93,12 @@ class Pipe(asyncio.Protocol):
             self._made(self)
 
     def data_received(self, data: bytes) -> None:
+        self._rest += data
+        self._parse()
+
+    def _parse(self) -> None:
+        """Take the whole messages among the bytes that have come."""
         rest = self._rest
-        rest += data
         at, end = 0, len(rest)
         while end - at >= _HEAD.size:
             size, kind, check, checksum = _HEAD.unpack_from(rest, at)
@@ -93,6 +110,7 @@ class Pipe(asyncio.Protocol):
                 return
             begin = at + _HEAD.size
             if end - begin < size:
+                self._reserve(size)
                 break
             at = begin + size
             with memoryview(rest) as view:
@@ -100,19 +118,51 @@ class Pipe(asyncio.Protocol):
             if checksum != xxhash.xxh3_64_intdigest(body):
                 self._break("the bytes of a message are damaged")
                 return
-            self._arrived.append(Message(kind, body))
+            self._arrived.append((Message(kind, body), self._granted))
+            self._granted = 0
             self._arrived_bytes += size + _MESSAGE_BYTES
         if at:
             del rest[:at]
             _wake(self._reader)
-        if self._arrived_bytes > _AHEAD_BYTES and not self._paused:
-            self._paused = True
-            assert self._transport is not None
+        self._pause_or_resume()
+
+    def _reserve(self, size: int) -> None:
+        """Hold what is arriving in the budget, if it is large; wait for room before more of it is taken."""
+        if size > _AHEAD_BYTES and not self._granted and not self._waits:
+            self._granted = size
+            self._waits = not self._arriving.grant(size, self._go_on)
+
+    def _go_on(self) -> None:
+        self._waits = False
+        self._pause_or_resume()
+
+    def _pause_or_resume(self) -> None:
+        """Take bytes from the system unless much waits to be read, or a large message waits for room."""
+        limit = self._ahead_bytes // 2 if self._paused else self._ahead_bytes
+        paused = self._waits or self._arrived_bytes > limit
+        if paused == self._paused or self._broken or self._transport is None:
+            return
+        self._paused = paused
+        if paused:
             self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    def admit(self) -> None:
+        """Allow messages of full size from now on: the other side belongs to the job."""
+        self._most_bytes, self._ahead_bytes = self._admitted_bytes, _AHEAD_BYTES
+        self._pause_or_resume()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._broken = self._broken or (str(error) if error is not None else "the other process closed the socket")
         self._lost.set()
+        self._rest.clear()
+        if self._waits:
+            self._waits = False
+            self._arriving.withdraw(self._go_on)
+        else:
+            self._arriving.free(self._granted)
+        self._granted = 0
         _wake(self._reader)
         _wake(self._writers)
 
@@ -133,11 +183,13 @@ class Pipe(asyncio.Protocol):
         return found
 
     async def read(self) -> Message:
-        """Return the next message; wait for one. Used by one task at a time.
+        """Return the next message; wait for one. Used by one task at a time, which has done with the one before.
 
         Raises:
             BrokenConnectionError: None has arrived, and none can any more.
         """
+        self._arriving.free(self._in_hand)
+        self._in_hand = 0
         while not self._arrived:
             if self._broken:
                 raise BrokenConnectionError(self._broken)
@@ -146,12 +198,9 @@ class Pipe(asyncio.Protocol):
                 await self._reader
             finally:
                 self._reader = None
-        message = self._arrived.popleft()
+        message, self._in_hand = self._arrived.popleft()
         self._arrived_bytes -= len(message.body) + _MESSAGE_BYTES
-        if self._paused and self._arrived_bytes <= _AHEAD_BYTES // 2:
-            self._paused = False
-            if not self._broken and self._transport is not None:
-                self._transport.resume_reading()
+        self._pause_or_resume()
         return message
 
     async def write(self, kind: Kind, body: bytes = b"") -> None:
@@ -178,8 +227,13 @@ class Pipe(asyncio.Protocol):
         Args:
             limit_s: Seconds for the other process to take what was written.
         """
-        if self._transport is not None:
-            await to_its_end(self._close(self._transport, limit_s))
+        try:
+            if self._transport is not None:
+                await to_its_end(self._close(self._transport, limit_s))
+        finally:
+            self._arriving.free(self._in_hand + sum(granted for _, granted in self._arrived))
+            self._in_hand = 0
+            self._arrived.clear()
 
     async def _close(self, transport: asyncio.Transport, limit_s: float) -> None:
         if limit_s:

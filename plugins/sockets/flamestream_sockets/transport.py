@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Final
 from flamecore.abc.transport import SUPERVISOR, JobAddress, Outlook, TransportContext
 from flamecore.errors import ConfigError
 from flamecore.toolkit.frames import HEADER_BYTES
+from flamecore.toolkit.links.budget import Budget
 from flamecore.toolkit.links.connection import BrokenConnectionError
 from flamecore.toolkit.links.options import LinkOptions, Seconds
 from flamecore.toolkit.links.server import MOST_PEERS
@@ -25,6 +26,8 @@ _ELSEWHERE: Final = 'use another transport, such as grpc with listen = "127.0.0.
 _SHORTEN: Final = "name a folder with a shorter path under [transport.socket]"
 _SLACK_BYTES: Final = 2**20
 """Most bytes by which a message exceeds a frame's body: head and addresses, or a batch of small frames."""
+_ARRIVING_BYTES: Final = 2**28
+"""Most bytes of large messages that are arriving over all connections, or wait to be taken."""
 _BACKLOG: Final = 128
 """Connections that wait to be accepted by a busy process, at most."""
 
@@ -56,6 +59,7 @@ class SocketTransport(LinkedTransport):
     def __init__(self, options: Any, context: TransportContext) -> None:
         super().__init__(options, context)
         self._most_bytes = self.options.max_frame_bytes + HEADER_BYTES + _SLACK_BYTES
+        self._arriving = Budget(_ARRIVING_BYTES)
         self._path: Path | None = None
         self._listener: asyncio.Server | None = None
         self._reception = Reception(
@@ -112,14 +116,14 @@ class SocketTransport(LinkedTransport):
         return path_in(self._folder, node, _ELSEWHERE, _SHORTEN)
 
     async def start(self) -> str:
+        path = self._place()
         if self._folder:
             own_folder(self._folder, make=True)
-        path = self._place()
         check_free(path)
         path.unlink(missing_ok=True)  # nobody listens there
         loop = asyncio.get_running_loop()
         self._listener = await loop.create_unix_server(
-            lambda: Pipe(self._most_bytes, self._reception.receive), path, backlog=_BACKLOG
+            lambda: Pipe(self._most_bytes, self._arriving, self._reception.receive), path, backlog=_BACKLOG
         )
         keep_private(path)
         self._path = path
@@ -138,11 +142,15 @@ class SocketTransport(LinkedTransport):
     def is_location(self, text: str) -> bool:
         return text.startswith(_UNIX) and is_path(text.removeprefix(_UNIX))
 
+    def _new_pipe(self) -> Pipe:
+        return Pipe(self._most_bytes, self._arriving)
+
     async def dial(self, location: str, deadline: float) -> SocketConnection:
         path = location.removeprefix(_UNIX)
         try:
             async with asyncio.timeout_at(deadline):
-                _, pipe = await asyncio.get_running_loop().create_unix_connection(lambda: Pipe(self._most_bytes), path)
+                made = asyncio.get_running_loop().create_unix_connection(self._new_pipe, path)
+                _, pipe = await made
         except TimeoutError:
             raise BrokenConnectionError("no connection in time", late=True) from None
         except OSError as error:

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from flamecore.testing.progress import patience
+from flamecore.toolkit.links.budget import Budget
 from flamecore.toolkit.links.connection import BrokenConnectionError
 from flamestream_sockets.connections import Watch
 from flamestream_sockets.peer import is_stopped
@@ -26,11 +27,16 @@ LIMIT_S = 10.0
 MOST = 2**23
 
 
+def new_pipe() -> Pipe:
+    return Pipe(MOST, Budget(MOST))
+
+
 async def connected(most: int = MOST) -> tuple[Pipe, socket.socket]:
     """Return a pipe, and the other end of its socket."""
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
-    _, pipe = await asyncio.get_running_loop().create_connection(lambda: Pipe(most), sock=ours)
+    _, pipe = await asyncio.get_running_loop().create_connection(lambda: Pipe(most, Budget(2 * MOST)), sock=ours)
+    pipe.admit()
     return pipe, theirs
 
 
@@ -79,8 +85,9 @@ def test_what_is_not_read_waits_at_the_sender() -> None:
     async def work() -> None:
         loop = asyncio.get_running_loop()
         ours, theirs = socket.socketpair()
-        _, pipe = await loop.create_connection(lambda: Pipe(MOST), sock=ours)
-        _, other = await loop.create_connection(lambda: Pipe(MOST), sock=theirs)
+        _, pipe = await loop.create_connection(new_pipe, sock=ours)
+        _, other = await loop.create_connection(new_pipe, sock=theirs)
+        pipe.admit()
         written = 0
 
         async def write() -> None:
@@ -180,7 +187,7 @@ async def before_a_process(path: Path) -> AsyncIterator[tuple[Pipe, int]]:
         assert process.stdout is not None
         try:
             assert process.stdout.readline() == b"listens\n"
-            _, pipe = await asyncio.get_running_loop().create_unix_connection(lambda: Pipe(MOST), str(path))
+            _, pipe = await asyncio.get_running_loop().create_unix_connection(new_pipe, str(path))
             yield pipe, process.pid
             pipe.abort()
         finally:

@@ -7,7 +7,7 @@ import gc
 import socket
 import stat
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,6 +22,7 @@ from flamecore.runtime.codec.codec import Codec
 from flamecore.runtime.tasks.event_loop import run
 from flamecore.testing.progress import patience
 from flamecore.toolkit.frames import Frame, Framing
+from flamecore.toolkit.links.budget import Budget
 from flamecore.toolkit.links.connection import BrokenConnectionError
 from flamestream_sockets import Options, SocketTransport
 from flamestream_sockets.connections import Reception, SocketCall
@@ -30,6 +31,10 @@ from flamestream_sockets.pipe import Kind, Pipe, packed
 LIMIT_S = 10.0
 SECRET = "secret of the tests"
 MOST = 2**20
+
+
+def new_pipe(made: Callable[[Pipe], None]) -> Pipe:
+    return Pipe(MOST, Budget(MOST), made)
 
 
 def wrapped(body: bytes = b"", *, sequence: int = 1, job: str = "tests") -> bytes:
@@ -181,7 +186,7 @@ def test_a_connection_that_breaks_while_it_is_let_in_is_no_error(caplog: pytest.
         ours, theirs = socket.socketpair()
         theirs.send(greeting())
         reception = Reception(serve, limit_s=LIMIT_S, watch_s=LIMIT_S, broken=lambda: None, most=1)
-        await asyncio.get_running_loop().create_connection(lambda: Pipe(MOST, reception.receive), sock=ours)
+        await asyncio.get_running_loop().create_connection(lambda: new_pipe(reception.receive), sock=ours)
         while reception._tasks:
             await asyncio.sleep(0.001)
         theirs.close()
@@ -292,7 +297,7 @@ def test_a_connection_that_comes_to_a_closed_reception_is_closed() -> None:
         ours, theirs = socket.socketpair()
         reception = Reception(serve_nobody, limit_s=LIMIT_S, watch_s=LIMIT_S, broken=lambda: None, most=1)
         await reception.aclose()
-        await asyncio.get_running_loop().create_connection(lambda: Pipe(MOST, reception.receive), sock=ours)
+        await asyncio.get_running_loop().create_connection(lambda: new_pipe(reception.receive), sock=ours)
         theirs.setblocking(False)
         assert await until_closed(theirs)
         assert not reception._tasks
@@ -316,7 +321,7 @@ def test_last_words_that_nobody_reads_do_not_keep_a_connection_open(monkeypatch:
     async def work() -> None:
         ours, theirs = socket.socketpair()
         reception = Reception(talk, limit_s=LIMIT_S, watch_s=LIMIT_S, broken=lambda: None, most=1)
-        _, pipe = await asyncio.get_running_loop().create_connection(lambda: Pipe(MOST, reception.receive), sock=ours)
+        _, pipe = await asyncio.get_running_loop().create_connection(lambda: new_pipe(reception.receive), sock=ours)
         theirs.send(greeting())
         ended.extend(reception._tasks)
         async with patience(LIMIT_S):
@@ -398,6 +403,7 @@ def test_a_folder_that_others_can_write_is_refused(tmp_path: Path) -> None:
         with pytest.raises(TransportError, match=f"other users can write {tmp_path}") as caught:
             await SocketTransport(Options(folder=str(tmp_path)), Pair("").context("a")).start()
         assert f"chmod go-w {tmp_path}" in caught.value.hint
+        tmp_path.chmod(0o700)
         (tmp_path / "file").touch()
         for name in ("file", "file/below", "none/below"):
             with pytest.raises(TransportError, match="cannot be a folder of sockets: "):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from flamecore.toolkit.frames import Frame, Framing
+from flamecore.toolkit.links.budget import Budget
 from flamecore.toolkit.links.incoming import Incoming, Peer
 from flamecore.toolkit.links.options import LinkOptions
 
@@ -12,7 +13,7 @@ FRAMING = Framing("job", 1)
 
 
 def peer(**options: int) -> Peer:
-    return Peer("there", "instance", LinkOptions(**options))
+    return Peer("there", "instance", LinkOptions(**options), Budget(2**20))
 
 
 def channel_of(sender: Peer) -> Incoming:

@@ -52,6 +52,8 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from flamecore.escapes import block
+
 if TYPE_CHECKING:
     from types import TracebackType
 
@@ -68,7 +70,8 @@ class FlameError(Exception):
     """Root of the tree. `hint` says what to do; it is part of the printed message.
 
     Args:
-        what: The event, with the values that matter.
+        what: The event, with the values that matter. Text from outside needs no care here: whatever would act on a
+            terminal, or look like a line of its own, is made visible.
         hint: The remedy; empty when `what` says it all.
         fields: The facts in a form for programs; each becomes an attribute.
 
@@ -82,6 +85,7 @@ class FlameError(Exception):
     """The whole traceback, with the frames of the engine that an error which has ended `Flow.run` leaves out."""
 
     def __init__(self, what: str, *, hint: str = "", **fields: Any) -> None:
+        what, hint = block(what), block(hint)
         super().__init__(f"{what}\n  {hint}" if hint else what)
         self.what = what
         self.hint = hint

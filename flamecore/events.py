@@ -19,6 +19,13 @@ JOB_AWAITED: Final = "job.awaited"
 """A job waits for its workers; said as text where the log is not JSON. Keys: `job`, `start_timeout_s`, and the
 `commands` that start them."""
 
+COMMAND_NOTED: Final = "command.noted"
+"""A command has a note for people, besides the result that was asked for; said as text where the log is not JSON.
+Keys: `text`."""
+
+NODE_PRINTED: Final = "node.printed"
+"""A process of a job has printed a line; said as text where the log is not JSON. Keys: `process`, and `text`."""
+
 JOB_PROGRESSED: Final = "job.progressed"
 """The progress of a job, once per interval. Keys: `job` and those of `flamecore.runtime.parts.counters.JobStats`."""
 
@@ -118,6 +125,8 @@ ALL: Final = frozenset(
         JOB_PLACED,
         JOB_AWAITED,
         COMMAND_FAILED,
+        COMMAND_NOTED,
+        NODE_PRINTED,
         LIBRARY_LOGGED,
         JOB_PROGRESSED,
         JOB_DRAINED,

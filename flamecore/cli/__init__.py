@@ -9,13 +9,14 @@ import click
 
 from flamecore.cli.exits import EPILOG
 from flamecore.cli.group import FlameGroup
+from flamecore.cli.output import say
 
 
 def _say_version(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
     if value and not ctx.resilient_parsing:
         from flamecore.cli.commands.version import text
 
-        click.echo(text())
+        say(text())
         ctx.exit()
 
 

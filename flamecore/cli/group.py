@@ -6,16 +6,19 @@ Errors end as their text and an exit code.
 from __future__ import annotations
 
 import importlib
+import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Final
 
 import click
 
-from flamecore import logs
+from flamecore import events, logs
 from flamecore.cli.exits import Exit, exit_of
 from flamecore.cli.output import print_error
 from flamecore.errors import FlameError
+from flamecore.escapes import block
 from flamecore.model.failure import memory_error
 from flamecore.runtime.config.plugins import PluginRegistry, Provider
 from flamecore.suggest import nearest
@@ -86,6 +89,8 @@ class FlameGroup(click.Group):
         It is a program if no arguments are given here. A task that hangs was given up before.
         """
         program = not args and extra.get("args") is None
+        if program:
+            logs.to_stderr(alone=True)
         try:
             return super().main(*args, **extra)
         except BaseException as end:
@@ -96,6 +101,7 @@ class FlameGroup(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Call a command; print an error of the project and exit with its code."""
         logs.to_stderr()
+        given = [*ctx._protected_args, *ctx.args]  # which the command takes
         try:
             return super().invoke(ctx)
         except MemoryError as error:
@@ -106,10 +112,23 @@ class FlameGroup(click.Group):
             self._end(ctx, error)
         except KeyboardInterrupt:
             ctx.exit(Exit.STOPPED)
+        except click.ClickException as error:
+            error.message = block(error.message)  # type: ignore[misc]  # click shows it with the usage
+            if not logs.as_json() and not _asks_for_json(given):
+                raise
+            os.environ[logs.VARIABLE] = "json"
+            facts = {"error": type(error).__name__, "message": error.format_message(), "exit_code": error.exit_code}
+            logs.logger().error(events.COMMAND_FAILED, **facts)
+            ctx.exit(error.exit_code)
 
     def _end(self, ctx: click.Context, error: FlameError) -> None:
         print_error(ctx, error)
         ctx.exit(exit_of(error))
+
+
+def _asks_for_json(arguments: Sequence[str]) -> bool:
+    """Return whether arguments that could not be read ask for a log of JSON."""
+    return "--log=json" in arguments or ("--log", "json") in pairwise(arguments)
 
 
 def _words_of(provider: Provider) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import traceback
 from collections.abc import Callable
@@ -14,6 +13,7 @@ import click
 from flamecore import events, logs
 from flamecore.cli.exits import exit_of
 from flamecore.errors import FlameError
+from flamecore.escapes import block, line
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -42,6 +42,7 @@ def verbose_option(function: F) -> F:
 def _choose_log(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
     if value is not None:
         os.environ[logs.VARIABLE] = value  # the processes that are started log the same way
+        logs.to_stderr()
 
 
 def log_option(function: F) -> F:
@@ -49,17 +50,6 @@ def log_option(function: F) -> F:
     help = f"Format of log lines: text or JSON. Default: that of ${logs.VARIABLE}, or text."
     kind = click.Choice(["text", "json"])
     return click.option("--log", type=kind, callback=_choose_log, expose_value=False, help=help)(function)
-
-
-class JsonLines(logging.Formatter):
-    """A formatter of the logs of libraries, as JSON lines."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Return a record as one line of JSON."""
-        facts = {"logger": record.name, "message": record.getMessage(), "event": events.LIBRARY_LOGGED}
-        if record.exc_info:
-            facts["traceback"] = self.formatException(record.exc_info)
-        return json.dumps({**facts, "level": record.levelname.lower(), "timestamp": record.created}, default=str)
 
 
 def wants_json(ctx: click.Context) -> bool:
@@ -77,13 +67,28 @@ def leave_stdout(ctx: click.Context) -> None:
     ctx.meta[_TAKEN] = True
 
 
+def say(*lines: str, err: bool = False) -> None:
+    """Write lines for people. All that commands write passes here, or is JSON or data.
+
+    On stderr they are a line of the log if that is JSON.
+
+    Args:
+        lines: The lines; what would act on a terminal is made visible, the end of a line in the midst of one, too.
+        err: Whether they go to stderr.
+    """
+    if err and logs.as_json():
+        logs.logger().info(events.COMMAND_NOTED, text="\n".join(lines))
+    else:
+        click.echo("\n".join(map(line, lines)), err=err)
+
+
 def print_json(value: dict[str, object], ctx: click.Context | None = None) -> None:
     """Print one JSON object on one line.
 
     It goes to stdout, or to stderr where the context reserves stdout for data.
     """
     taken = ctx is not None and bool(ctx.meta.get(_TAKEN))
-    click.echo(json.dumps(value, default=str, ensure_ascii=False), err=taken)
+    click.echo(line(json.dumps(value, default=str, ensure_ascii=False)), err=taken)
 
 
 def facts(error: FlameError) -> dict[str, object]:
@@ -104,11 +109,16 @@ def print_error(ctx: click.Context, error: FlameError) -> None:
         kind, code = type(error).__name__, int(exit_of(error))
         logs.logger().error(events.COMMAND_FAILED, error=kind, **{**known, **more, "exit_code": code})
     elif verbosity(ctx):
-        click.echo(_traceback_of(error), err=True, nl=False)
+        say(*block(_traceback_of(error).rstrip("\n")).split("\n"), err=True)
     else:
-        click.echo("\n".join([f"error: {error}", *getattr(error, "__notes__", ())]), err=True)
+        say(*error_lines(f"error: {error}", error), err=True)
     if wants_json(ctx):
         print_json({"error": facts(error), "exit_code": int(exit_of(error))}, ctx)
+
+
+def error_lines(text: str, error: FlameError) -> list[str]:
+    """Return the lines of an error's text and of its notes."""
+    return [row for part in (text, *getattr(error, "__notes__", ())) for row in block(part).split("\n")]
 
 
 def _traceback_of(error: FlameError) -> str:

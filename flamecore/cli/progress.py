@@ -12,7 +12,8 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
-from flamecore import events
+from flamecore import escapes, events
+from flamecore.cli.output import say
 from flamecore.logs import as_json, logger
 from flamecore.model.ordered import CLOSING
 from flamecore.runtime.parts.counters import JobStats, meanings
@@ -83,7 +84,7 @@ class Silence(Progress):
         if unfinished := _unfinished(stats):
             parts.append(unfinished)
         if parts and event != events.JOB_FAILED:
-            sys.stderr.write(f"{self._job}: {'; '.join(parts)}\n")
+            say(f"{self._job}: {'; '.join(parts)}", err=True)
 
 
 class Lines(Progress):
@@ -151,7 +152,7 @@ class Screen(Progress):
         line = summary(stats)
         if event == events.JOB_ENDED:  # where reading was stopped, all may still come
             line = "; ".join([line, *held(stats)])
-        sys.stderr.write(f"{self._job} {words[event]}: {line}\n")
+        say(f"{self._job} {words[event]}: {line}", err=True)
 
     def _table(self, stats: JobStats) -> Table:
         from rich.table import Table
@@ -161,7 +162,7 @@ class Screen(Progress):
         table.add_column(justify="right")
         table.add_column(justify="right", style="dim")
         passed = max(stats.elapsed_s - self._last.elapsed_s, 1e-9)
-        table.add_row(self._job, f"{stats.elapsed_s:.1f} s", "")
+        table.add_row(escapes.line(self._job), f"{stats.elapsed_s:.1f} s", "")
         table.add_row("in", f"{stats.items_in:,}", f"{(stats.items_in - self._last.items_in) / passed:,.0f}/s")
         for sink, count in stats.items_out.items():
             table.add_row(f"out {sink}", f"{count:,}", f"{(count - self._last.items_out.get(sink, 0)) / passed:,.0f}/s")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final, Literal
 
+from flamecore import escapes
 from flamecore.errors import MissingDependencyError
 from flamecore.model.graph import Graph
 from flamecore.model.vertices import ByHash, ByKey, ByTime, ToAll, Vertex
@@ -42,6 +43,7 @@ def mermaid(graph: Graph) -> str:
     for vertex in graph.vertices:
         shape = _MERMAID.get(vertex.kind, _MERMAID_STATEFUL if vertex.stateful else '["{}"]')
         name = vertex.name.replace("#", "#35;").replace('"', "#quot;").replace("<", "#lt;").replace("\n", " ")
+        name = escapes.line(name)
         lines.append(f"    v{vertex.index}{shape.format(name)}")
     feedback = graph.feedback()
     for start, end in graph.edges:
@@ -115,4 +117,4 @@ def _route(graph: Graph, vertex: Vertex) -> str:
 
 
 def _quoted(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
+    return '"' + escapes.line(text.replace("\\", "\\\\").replace('"', '\\"')) + '"'

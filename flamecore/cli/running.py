@@ -14,11 +14,12 @@ import click
 from flamecore import events
 from flamecore.abc.config import HERE
 from flamecore.cli.exits import Exit
-from flamecore.cli.output import JsonLines, leave_stdout, print_json, verbosity, wants_json
+from flamecore.cli.output import leave_stdout, print_json, say, verbosity, wants_json
 from flamecore.cli.progress import Progress, chosen, shown
 from flamecore.cli.stop import stopping
 from flamecore.errors import FlameError
-from flamecore.logs import as_json, logger
+from flamecore.escapes import block
+from flamecore.logs import JsonLines, TextLines, as_json, json_line, logger
 from flamecore.runtime.config.job_spec import JobSpec
 from flamecore.runtime.launch import job_of
 from flamecore.runtime.tasks.event_loop import run
@@ -50,8 +51,9 @@ def run_to_the_end(ctx: click.Context, spec: JobSpec, *, quiet: bool, progress_i
         import logging
 
         handler = logging.StreamHandler()
-        handler.setFormatter(JsonLines() if as_json() else logging.Formatter(logging.BASIC_FORMAT))
-        logging.basicConfig(level=logging.DEBUG if verbosity(ctx) > 1 else logging.INFO, handlers=[handler])
+        handler.setFormatter(JsonLines() if as_json() else TextLines())
+        level = logging.DEBUG if verbosity(ctx) > 1 else logging.INFO
+        logging.basicConfig(level=level, handlers=[handler], force=as_json())
         described = spec.described()
         plain = {key: described[key] for key in ("job", "flow", "workers", "clock", "guarantee", "on_error")}
         logger().info(events.JOB_STARTED, **plain, **spec.drivers.names)
@@ -84,7 +86,8 @@ def run_to_the_end(ctx: click.Context, spec: JobSpec, *, quiet: bool, progress_i
 
 def _end(text: str) -> None:
     """End the process in the midst of a call of a user's function."""
-    os.write(2, f"error: {text}\n".encode())
+    told = json_line(events.COMMAND_FAILED, "error", message=text, exit_code=Exit.FAILED) if as_json() else ""
+    os.write(2, f"{told or block(f'error: {text}')}\n".encode())
     os._exit(Exit.FAILED)
 
 
@@ -100,7 +103,7 @@ def say_placed(spec: JobSpec) -> None:
         logger().info(events.JOB_PLACED, job=spec.name, on=on, transport=transport, because=because)
         return
     instead = f'deploy.on = "{HERE}" runs it in this process'
-    click.echo(f"on {on} over {transport}: the data of {', '.join(because)} is at home there ({instead})", err=True)
+    say(f"on {on} over {transport}: the data of {', '.join(because)} is at home there ({instead})", err=True)
 
 
 def say_awaited(spec: JobSpec) -> None:
@@ -116,7 +119,7 @@ def say_awaited(spec: JobSpec) -> None:
         logger().info(events.JOB_AWAITED, job=spec.name, start_timeout_s=deploy.start_timeout_s, commands=commands)
         return
     first = f"job {spec.name} waits {deploy.start_timeout_s:g} s for {workers} worker{'s' * (workers > 1)}:"
-    click.echo("\n".join([first, *(f"  {command}" for command in commands)]), err=True)
+    say(first, *(f"  {command}" for command in commands), err=True)
 
 
 async def _run(name: str, job: AnyJob, progress: Progress, *, quiet: bool) -> JobReport | None:

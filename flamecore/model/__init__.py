@@ -1,5 +1,5 @@
 """The model: what is computed.
 
 Immutable values only: items, metas, batches, graphs, plans, messages. No I/O, no asyncio, no plugin; it imports nothing
-but the ground (errors, events, logs, suggest).
+but the ground (errors, escapes, events, logs, suggest).
 """

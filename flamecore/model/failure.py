@@ -30,6 +30,7 @@ from flamecore.errors import (
     SourceError,
     wants_full_traceback,
 )
+from flamecore.escapes import line
 from flamecore.model.meta import MIN_TIME, GlobalTime
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -146,23 +147,23 @@ class Failure(NamedTuple):
     def raised(self) -> FlameError:
         """Return the error that ends the job, with the user's exception as its cause."""
         facts = {"position": self.position, "record": self.record, "global_time": self.at}
-        where = f"\n  at        {self.position}" if self.position else ""
+        where = f"\n  at        {line(self.position)}" if self.position else ""
         error: FlameError
         if self.source is not None:
             error = SourceError(
-                f"source {self.source!r}: {self.reason}{where}\n  record    {self.record}",
+                f"source {self.source!r}: {self.reason}{where}\n  record    {line(self.record)}",
                 hint=f'Correct the input, or set source.{self.source}.on_error = "skip" or "dead_letter".',
                 source=self.source,
                 **facts,
             )
         else:
-            key = f"\n  key       {self.key}" if self.key is not None else ""
-            frames = "".join(f"\n    {line}" for line in self.cause.frames)
+            key = f"\n  key       {line(self.key)}" if self.key is not None else ""
+            frames = "".join(f"\n    {line(frame)}" for frame in self.cause.frames)
             place = f"{self.position}, worker {self.worker}" if self.position else f"worker {self.worker}"
             declared = f"\n  declared  {self.declared}" if self.declared else ""
             error = OperationError(
-                f"{self.vertex!r} failed: {self.reason}\n  record    {self.record}{key}"
-                f"\n  at        {place}{declared}{frames}",
+                f"{self.vertex!r} failed: {self.reason}\n  record    {line(self.record)}{key}"
+                f"\n  at        {line(place)}{declared}{frames}",
                 hint=_hint_of(self.reason),
                 vertex=self.vertex,
                 key=self.key,

@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
+from flamecore import escapes, events, logs
 from flamecore.abc.host import HostContext, NodeHost, NodeSlot, NodeState
 from flamecore.toolkit.processes import command_of, environment, state_of
 
@@ -120,6 +121,19 @@ class ProcessHost(NodeHost):
             await asyncio.wait(waiting, timeout=timeout_s)
 
 
+def _told(name: str, text: str) -> str:
+    """Return a line that a process has printed, as it is passed on: as an object where the log is JSON."""
+    if not logs.as_json():
+        return escapes.line(f"[{name}] {text}")
+    try:
+        said = json.loads(text)
+    except ValueError:
+        said = None
+    if isinstance(said, dict) and "event" in said:  # a line of its log
+        return escapes.line(json.dumps({**said, "process": name}, ensure_ascii=False))
+    return logs.json_line(events.NODE_PRINTED, "info", process=name, text=text)
+
+
 async def pass_on(name: str, words: asyncio.StreamReader, lines: deque[str]) -> None:
     """Print the output of a process, and keep its lines, until it ends.
 
@@ -135,4 +149,4 @@ async def pass_on(name: str, words: asyncio.StreamReader, lines: deque[str]) -> 
         text = line.decode(errors="replace").rstrip()
         lines.append(text)
         with suppress(OSError, ValueError):  # a pipe whose reader is gone, or a closed one
-            print(f"[{name}] {text}", file=sys.stderr, flush=True)
+            print(_told(name, text), file=sys.stderr, flush=True)

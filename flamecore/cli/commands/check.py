@@ -10,7 +10,7 @@ import click
 from flamecore.abc.config import HERE
 from flamecore.cli.app import Options, app_argument, config_options, load_app_flow, read_app
 from flamecore.cli.exits import exit_of
-from flamecore.cli.output import facts, json_option, print_json, verbose_option, wants_json
+from flamecore.cli.output import error_lines, facts, json_option, print_json, say, verbose_option, wants_json
 from flamecore.runtime.config import defaults
 from flamecore.runtime.config.job_spec import JobSpec
 from flamecore.runtime.config.resolve import resolve
@@ -67,18 +67,17 @@ def command(ctx: click.Context, /, app: str, sample: int | None, **options: Any)
         print_json({"ok": not problems, **described, "notes": notes, "problems": wrong})
     else:
         for line in _lines(spec, described) if spec else ():
-            click.echo(line)
+            say(line)
         for process in processes:
-            click.echo("\n".join(_process_lines(process, described["on"]["use"])))
+            say(*_process_lines(process, described["on"]["use"]))
         for line in _sample_lines(tried) if tried is not None else ():
-            click.echo(line)
+            say(line)
         for note in notes:
-            click.echo(f"note           {note}")
+            say(f"note           {note}")
         for number, problem in enumerate(problems, 1):
-            more = getattr(problem, "__notes__", ())
-            click.echo("\n".join([f"problem {number} of {len(problems)}: {problem}", *more]), err=True)
+            say(*error_lines(f"problem {number} of {len(problems)}: {problem}", problem), err=True)
         if not problems:
-            click.echo("no problems found", err=True)
+            say("no problems found", err=True)
     if problems:
         problems[0].before_start = True
         ctx.exit(exit_of(problems[0]))

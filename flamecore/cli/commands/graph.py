@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from flamecore.cli.app import Options, app_argument, load_app_flow, read_app
-from flamecore.cli.output import json_option, print_json, verbose_option, wants_json
+from flamecore.cli.output import json_option, print_json, say, verbose_option, wants_json
 from flamecore.cli.render import FORMATS, Format, drawn
 from flamecore.model.graph import Graph
 
@@ -41,7 +41,7 @@ def command(ctx: click.Context, /, app: str, format: Format | None, output: Path
     if wants_json(ctx):
         print_json({**_described(graph), "output": str(output), "format": chosen})
     else:
-        click.echo(f"wrote {output}", err=True)
+        say(f"wrote {output}", err=True)
 
 
 def _format_of(output: Path | None) -> Format:

@@ -8,7 +8,7 @@ import click
 
 from flamecore.cli.app import Options, app_argument, config_options, load_app_flow, read_app
 from flamecore.cli.exits import Exit
-from flamecore.cli.output import json_option, print_json, verbose_option, wants_json
+from flamecore.cli.output import json_option, print_json, say, verbose_option, wants_json
 from flamecore.cli.stored import use_store
 from flamecore.runtime.config.resolve import resolve
 from flamecore.runtime.state.fronts import Phases
@@ -53,14 +53,14 @@ def command(ctx: click.Context, /, app: str, accept: bool, **options: Any) -> No
     if wants_json(ctx):
         print_json({"job": spec.name, "accepted": accepted, **plan.described()})
     elif plan.snapshot is None and not plan.loss:
-        click.echo("there is no snapshot, so nothing can be lost")
+        say("there is no snapshot, so nothing can be lost")
     else:
         head = f"snapshot {plan.snapshot.number}" if plan.snapshot is not None else "no snapshot"
-        click.echo("\n".join([f"{head} of job {spec.name}", *plan.lines()]))
+        say(f"{head} of job {spec.name}", *plan.lines())
         if accepted:
-            click.echo("accepted: the next run of this flow drops the state that is not kept", err=True)
+            say("accepted: the next run of this flow drops the state that is not kept", err=True)
         elif plan.loss:
-            click.echo("not all state is kept. To continue without the rest: flamestream plan --accept", err=True)
+            say("not all state is kept. To continue without the rest: flamestream plan --accept", err=True)
     if plan.loss and not accepted:
         ctx.exit(Exit.FAILED)
 

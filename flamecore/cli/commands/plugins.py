@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from flamecore.cli.exits import Exit
-from flamecore.cli.output import facts, json_option, print_json, verbose_option, wants_json
+from flamecore.cli.output import facts, json_option, print_json, say, verbose_option, wants_json
 from flamecore.errors import MissingDependencyError, PluginError
 from flamecore.runtime.config.plugins import KINDS, PluginRegistry, Provider
 
@@ -31,7 +31,7 @@ def command(ctx: click.Context, check: bool) -> None:
         print_json({"plugins": rows})
     else:
         for line in _table(rows, check):
-            click.echo(line)
+            say(line)
     # A client that an extra would bring is no trouble as long as nobody asks for that plugin.
     if check and any((row["error"] and not row["missing"]) or row["conflict"] for row in rows):
         ctx.exit(Exit.PLUGIN)

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from flamecore.cli.joining import join_options, joining
-from flamecore.cli.output import json_option, print_json, wants_json
+from flamecore.cli.output import json_option, print_json, say, wants_json
 
 _LIMIT_S = 120.0
 
@@ -34,4 +34,4 @@ def command(ctx: click.Context, /, address: str, workers: int, **options: Any) -
     if wants_json(ctx):
         print_json(facts)
     else:
-        click.echo(f"{facts['workers']} workers; the job stood still for {facts['pause_ms']:.0f} ms")
+        say(f"{facts['workers']} workers; the job stood still for {facts['pause_ms']:.0f} ms")

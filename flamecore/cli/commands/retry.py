@@ -16,7 +16,7 @@ from flamecore.abc.config import HERE
 from flamecore.abc.sink import PartitionedSink
 from flamecore.cli.app import Options, load_app_flow, read_app
 from flamecore.cli.letters import SUFFIX, LetterFile, Letters, LetterSource
-from flamecore.cli.output import json_option, print_json, verbose_option, wants_json
+from flamecore.cli.output import json_option, print_json, say, verbose_option, wants_json
 from flamecore.cli.running import run_to_the_end
 from flamecore.cli.stored import JOB_FILE
 from flamecore.errors import ConfigError, TooManyFailedError
@@ -55,7 +55,7 @@ def command(ctx: click.Context, /, file: Path, app: str, settings: tuple[str, ..
     letters = letter_file.find()
     if letters is None:
         if not quiet:
-            click.echo(f"{file}: no letters that were not read again before", err=True)
+            say(f"{file}: no letters that were not read again before", err=True)
         if wants_json(ctx):
             print_json({"letters": 0})
         return
@@ -78,7 +78,7 @@ def command(ctx: click.Context, /, file: Path, app: str, settings: tuple[str, ..
     if own_state is not None and not letters.begun and own_state.exists():
         shutil.rmtree(own_state)  # left by a retry that was killed at its very end
     if letters.begun and letter_file.has_changed(letters):
-        click.echo(f"{file} has changed; a retry that was cut short reads its letters as they were", err=True)
+        say(f"{file} has changed; a retry that was cut short reads its letters as they were", err=True)
     letters = letter_file.begin(letters)
     spec.sources = {
         name: LetterSource(source, letters, beside=own_state is None, wanted=name in wanted)
@@ -157,7 +157,7 @@ def _sources_of(letters: Letters, spec: JobSpec, *, beside: bool) -> Collection[
             path=f"source.{endless[0]}.use",
         )
     if without:
-        click.echo(f"{letters.path}: {without} of {found.total()} letters have no original, and are left out", err=True)
+        say(f"{letters.path}: {without} of {found.total()} letters have no original, and are left out", err=True)
     return found
 
 

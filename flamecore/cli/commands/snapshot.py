@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from flamecore.cli.exits import Exit
-from flamecore.cli.output import json_option, print_json, verbose_option, wants_json
+from flamecore.cli.output import json_option, print_json, say, verbose_option, wants_json
 from flamecore.cli.stored import Stored, state_options
 from flamecore.errors import JobError
 
@@ -44,15 +44,15 @@ def list_(ctx: click.Context, /, **which: Any) -> None:
         print_json({"job": stored.job, "snapshots": snapshots, "beginning": contents.beginning, "damaged": damaged})
         return
     for error in contents.damaged:
-        click.echo(f"damaged: {error.what}", err=True)
+        say(f"damaged: {error.what}", err=True)
     if not contents.snapshots:
         epochs = f"{len(contents.epochs)} epochs" if contents.epochs else "nothing"
-        click.echo(f"no snapshot of job {stored.job!r}; the store has {epochs} of it", err=True)
+        say(f"no snapshot of job {stored.job!r}; the store has {epochs} of it", err=True)
         return
-    click.echo(f"{'SNAPSHOT':>8}  {'EPOCH':>5}  {'TIME':>16}  {'AGE':>8}  {'WORKERS':>7}  {'PARTS':>5}  {'BYTES':>11}")
+    say(f"{'SNAPSHOT':>8}  {'EPOCH':>5}  {'TIME':>16}  {'AGE':>8}  {'WORKERS':>7}  {'PARTS':>5}  {'BYTES':>11}")
     for manifest in contents.snapshots:
         facts = _facts(manifest)
-        click.echo(
+        say(
             f"{manifest.number:>8}  {manifest.epoch:>5}  {manifest.time:>16}  {_age(facts['age_s']):>8}"
             f"  {manifest.workers:>7}  {len(manifest.parts):>5}  {facts['bytes']:>11,}{facts['end']}"
         )
@@ -85,7 +85,7 @@ def show(ctx: click.Context, /, number: int | None, **which: Any) -> None:
     if wants_json(ctx):
         print_json({"job": stored.job, **_facts(manifest), **_details(manifest)})
     else:
-        click.echo("\n".join(_lines(manifest)))
+        say(*_lines(manifest))
 
 
 @command.command("verify", short_help="Read every byte, and print which blobs are damaged or belong elsewhere.")
@@ -110,7 +110,7 @@ def verify(ctx: click.Context, /, **which: Any) -> None:
     if wants_json(ctx):
         print_json({"job": stored.job, **_judged(verdict)})
     else:
-        click.echo("\n".join(_verdict_lines(verdict)))
+        say(*_verdict_lines(verdict))
     if not verdict.sound:
         ctx.exit(Exit.FAILED)
 
@@ -136,7 +136,7 @@ def prune(ctx: click.Context, /, dry_run: bool, **which: Any) -> None:
         return
     kinds = Counter(name.partition("/")[0] for name in gone)
     told = ", ".join(f"{count} {kind}{'s' if count > 1 else ''}" for kind, count in sorted(kinds.items()))
-    click.echo(f"{'would delete' if dry_run else 'deleted'} {told or 'nothing'}")
+    say(f"{'would delete' if dry_run else 'deleted'} {told or 'nothing'}")
 
 
 def _facts(manifest: Manifest) -> dict[str, Any]:

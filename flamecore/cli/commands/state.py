@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from flamecore.cli.exits import Exit
-from flamecore.cli.output import json_option, print_json, verbose_option, wants_json
+from flamecore.cli.output import json_option, print_json, say, verbose_option, wants_json
 from flamecore.cli.stored import Stored, state_options
 
 if TYPE_CHECKING:
@@ -45,9 +45,9 @@ def get(ctx: click.Context, /, vertex: str, key: str, **which: Any) -> None:
     if wants_json(ctx):
         print_json({"job": stored.job, "vertex": vertex, **_facts(value)})
     elif value.found:
-        click.echo(repr(value.value))
+        say(*repr(value.value).split("\n"))
     if not value.found:
-        click.echo(f"{vertex!r} keeps nothing for {key!r}, as of snapshot {value.snapshot.number}", err=True)
+        say(f"{vertex!r} keeps nothing for {key!r}, as of snapshot {value.snapshot.number}", err=True)
         ctx.exit(Exit.FAILED)
 
 

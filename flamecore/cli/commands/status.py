@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from flamecore.cli.joining import join_options, joining
-from flamecore.cli.output import json_option, print_json, wants_json
+from flamecore.cli.output import json_option, print_json, say, wants_json
 from flamecore.cli.placement import placement_lines
 
 
@@ -31,7 +31,7 @@ def command(ctx: click.Context, /, address: str, placement: bool, **options: Any
         print_json(facts["placement"] if placement else facts)
         return
     if placement:
-        click.echo("\n".join(placement_lines(facts["placement"])))
+        say(*placement_lines(facts["placement"]))
         return
     facts["placement"] = facts["placement"]["verdict"]
     facts["key_groups"] = {worker: f"{first} to {last}" for worker, (first, last) in facts["key_groups"].items()}
@@ -39,11 +39,11 @@ def command(ctx: click.Context, /, address: str, placement: bool, **options: Any
         if value is None or value == {}:
             continue  # there is nothing to say yet
         if isinstance(value, dict):
-            click.echo(f"{name}")
+            say(f"{name}")
             for key, detail in value.items():
-                click.echo(f"  {key:<24} {_text(detail)}")
+                say(f"  {key:<24} {_text(detail)}")
         else:
-            click.echo(f"{name:<26} {_text(value)}")
+            say(f"{name:<26} {_text(value)}")
 
 
 def _text(value: object) -> str:

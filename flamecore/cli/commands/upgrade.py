@@ -11,7 +11,7 @@ from msgspec import structs
 
 from flamecore.cli.app import Options, app_argument, config_options, read_app
 from flamecore.cli.joining import joining
-from flamecore.cli.output import json_option, print_json, verbose_option, wants_json
+from flamecore.cli.output import json_option, print_json, say, verbose_option, wants_json
 from flamecore.errors import ConfigError
 
 _LIMIT_S = 600.0
@@ -58,5 +58,5 @@ def command(ctx: click.Context, /, address: str, app: str, job: str | None, acce
         print_json(facts)
         return
     for line in facts["plan"]:
-        click.echo(line)
-    click.echo(f"the new version runs; the job stood still for {facts['pause_ms']:.0f} ms")
+        say(line)
+    say(f"the new version runs; the job stood still for {facts['pause_ms']:.0f} ms")

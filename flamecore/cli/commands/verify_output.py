@@ -11,7 +11,7 @@ import click
 from flamecore.abc.sink import Verified
 from flamecore.cli.app import Options, load_app_flow, read_app
 from flamecore.cli.exits import Exit
-from flamecore.cli.output import json_option, print_json, verbose_option, wants_json
+from flamecore.cli.output import json_option, print_json, say, verbose_option, wants_json
 from flamecore.cli.partitions import sink_of_folder
 from flamecore.cli.stored import JOB_FILE
 from flamecore.model.plan import DEAD_LETTERS
@@ -55,7 +55,7 @@ def command(ctx: click.Context, /, files: tuple[Path, ...], app: str | None, set
         print_json({"outputs": {name: _facts(verified) for name, verified in found.items()}})
     else:
         for name, verified in found.items():
-            click.echo("\n".join(_lines(name, verified, edited=name == editable)))
+            say(*_lines(name, verified, edited=name == editable))
     if any(verified is not None and verified.damages for name, verified in found.items() if name != editable):
         ctx.exit(Exit.FAILED)
 

@@ -7,7 +7,7 @@ import platform
 import click
 
 from flamecore._version import __version__
-from flamecore.cli.output import json_option, print_json, wants_json
+from flamecore.cli.output import json_option, print_json, say, wants_json
 from flamecore.runtime.config.plugins import API_CURRENT, API_FLOOR
 
 
@@ -20,7 +20,7 @@ def command(ctx: click.Context) -> None:
         versions = {"flamestream": __version__, "python": platform.python_version()}
         print_json({**versions, "platform": platform.platform(), "plugin_api": [API_FLOOR, API_CURRENT]})
     else:
-        click.echo(text())
+        say(text())
 
 
 def text() -> str:

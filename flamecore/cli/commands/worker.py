@@ -15,7 +15,7 @@ import click
 
 from flamecore import events
 from flamecore.cli.joining import join_options, joining
-from flamecore.cli.output import log_option
+from flamecore.cli.output import log_option, say
 from flamecore.cli.stop import handle
 from flamecore.logs import as_json, logger
 from flamecore.runtime.cluster.address import WAIT_S
@@ -77,7 +77,7 @@ def serve(address: str, *, name: str | None, role: str, job: str, **options: Any
             if as_json():
                 logger().info(events.JOB_AWAITED, job=job, start_timeout_s=WAIT_S, commands=[])
             else:
-                click.echo(f"no supervisor runs job {job!r} yet; waiting for {WAIT_S:g} s", err=True)
+                say(f"no supervisor runs job {job!r} yet; waiting for {WAIT_S:g} s", err=True)
             told = True
 
 

@@ -22,6 +22,7 @@ from typing import Any, Final, NoReturn
 from flamecore import logs
 from flamecore.abc.transport import Endpoint
 from flamecore.errors import FlameError, JobError, PeerGoneError, TransportError
+from flamecore.escapes import block
 from flamecore.model.failure import memory_error
 from flamecore.model.messages import (
     CONTROL,
@@ -301,7 +302,7 @@ def main(prepare: Callable[[Mapping[str, Any]], None] = _nothing) -> int:
     end_with_parent(bootstrap["parent"])
     sys.path[:] = bootstrap.get("path", sys.path)  # from here on, modules are found as the supervisor finds them
     prepare(bootstrap)
-    logs.to_stderr()
+    logs.to_stderr(alone=True)
     # A terminal, a shell, a service manager sends them to all processes of a job. The supervisor handles them, and the
     # kernel kills this process with it.
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -315,7 +316,7 @@ def main(prepare: Callable[[Mapping[str, Any]], None] = _nothing) -> int:
         known = error
     else:
         return 0
-    print(f"{type(known).__name__}: {known}", file=sys.stderr)
+    print(block(f"{type(known).__name__}: {known}"), file=sys.stderr)
     return 1
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from flamecore.abc.hooks import hookimpl
-from flamecore.cli.output import json_option, print_json, wants_json
+from flamecore.cli.output import json_option, print_json, say, wants_json
 from flamestream_certs.folder import ROLES, hosts_of, make, toml
 
 
@@ -42,7 +42,7 @@ def init(ctx: click.Context, folder: Path, hosts: tuple[str, ...], days: int, mi
     good_at = hosts_of(hosts)
     files = make(folder, good_at, days, missing=missing)
     if not wants_json(ctx):
-        click.echo(toml(folder, good_at, days))
+        say(*toml(folder, good_at, days).split("\n"))
         return
     roles = {role: {"certificate": str(files[f"{role}.pem"]), "key": str(files[f"{role}.key"])} for role in ROLES}
     print_json({"folder": str(folder), "ca": str(files["ca.pem"]), "roles": roles, "hosts": good_at, "days": days})

@@ -9,7 +9,7 @@ import click
 
 from flamecore.abc.hooks import hookimpl
 from flamecore.cli.exits import Exit
-from flamecore.cli.output import json_option, print_json, verbose_option, wants_json
+from flamecore.cli.output import json_option, print_json, say, verbose_option, wants_json
 from flamestream_demo.screen import TITLE, screen
 
 if TYPE_CHECKING:
@@ -88,10 +88,10 @@ def _print_summary(indexed: Indexed, *, json: bool) -> None:
         words = [{"word": word, "pages": pages} for word, pages in busiest]
         print_json({**indexed.figures._asdict(), "drained": indexed.drained, "busiest": words})
         return
-    click.echo(f"{TITLE}\n\n{as_text(indexed.figures.rows())}\n\nwords on most pages")
-    click.echo(as_text((word, f"{pages:,}") for word, pages in busiest))
+    say(TITLE, "", *as_text(indexed.figures.rows()).split("\n"), "", "words on most pages")
+    say(*as_text((word, f"{pages:,}") for word, pages in busiest).split("\n"))
     if indexed.drained:
-        click.echo("stopped early: all that was read is in the index", err=True)
+        say("stopped early: all that was read is in the index", err=True)
 
 
 def _print_postings(indexed: Indexed, query: str, word: str, *, json: bool) -> bool:
@@ -104,7 +104,7 @@ def _print_postings(indexed: Indexed, query: str, word: str, *, json: bool) -> b
     if json:
         print_json(answer.facts(titles))
     else:
-        click.echo(answer.text(titles), err=not answer.postings)
+        say(*answer.text(titles).split("\n"), err=not answer.postings)
     return bool(answer.postings)
 
 

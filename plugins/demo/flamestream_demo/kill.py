@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from flamecore.cli.exits import Exit
-from flamecore.cli.output import json_option, print_json, verbose_option, wants_json
+from flamecore.cli.output import json_option, print_json, say, verbose_option, wants_json
 from flamecore.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def command(ctx: click.Context, kills: int, seed: int | None, seconds: float) ->
     quiet = wants_json(ctx)
     live = sys.stderr.isatty() and not quiet
     if not quiet:
-        click.echo(f"an inverted index, as a cycle, on {WORKERS} workers; seed {seed}")
+        say(f"an inverted index, as a cycle, on {WORKERS} workers; seed {seed}")
     with (
         tempfile.TemporaryDirectory(prefix="fs-demo-", ignore_cleanup_errors=True) as folder,
         Target(Path(folder), seconds) as target,
@@ -74,9 +74,9 @@ def command(ctx: click.Context, kills: int, seed: int | None, seconds: float) ->
     if quiet:
         print_json(_facts(hunt, seed))
     else:
-        click.echo(_summary(hunt))
+        say(*_summary(hunt).split("\n"))
     if len(hunt.shots) < kills:
-        click.echo(f"only {len(hunt.shots)} of {kills} processes were killed before the job ended: --for 60", err=True)
+        say(f"only {len(hunt.shots)} of {kills} processes were killed before the job ended: --for 60", err=True)
     if not _clean(hunt) or len(hunt.shots) < kills:
         ctx.exit(Exit.FAILED)
 

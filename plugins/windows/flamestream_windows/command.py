@@ -9,7 +9,7 @@ import click
 
 from flamecore.abc.hooks import hookimpl
 from flamecore.cli.app import Options, app_argument, config_options, load_app_flow, read_app
-from flamecore.cli.output import json_option, print_json, verbose_option, wants_json
+from flamecore.cli.output import json_option, print_json, say, verbose_option, wants_json
 from flamecore.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -92,9 +92,9 @@ def command(
     if output is None:
         click.echo(picture, nl=False)
     else:
-        click.echo(f"wrote {output}", err=True)
+        say(f"wrote {output}", err=True)
     if not keys and len(shown) < len(found):
-        click.echo(f"drew the first {len(shown)} of {len(found)} keys; --key draws another", err=True)
+        say(f"drew the first {len(shown)} of {len(found)} keys; --key draws another", err=True)
 
 
 def _grouped(graph: Graph, name: str | None) -> Grouped:

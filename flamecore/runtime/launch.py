@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flamecore.abc.config import HERE, JobConfig
-from flamecore.abc.transport import SUPERVISOR, TransportContext
 from flamecore.errors import ConfigError
 from flamecore.model.failure import DeadLetter
 from flamecore.model.flow import FlowGraph
 from flamecore.model.plan import DEAD_LETTERS
-from flamecore.runtime.cluster.placement import TOKEN, check_findable, refusals, too_many_workers
+from flamecore.runtime.cluster.placement import check_findable, context_to_be, refusals, too_many_workers
 from flamecore.runtime.config import defaults
 from flamecore.runtime.config.job_spec import JobSpec
 from flamecore.runtime.config.layers import from_program
@@ -63,7 +62,7 @@ def job_of(spec: JobSpec) -> AnyJob:
         FlameError: The first of the problems; the others are its notes.
     """
     spec.problems.raise_first()
-    context = TransportContext(job=spec.name, node=SUPERVISOR, token=os.environ.get(TOKEN, ""))
+    context = context_to_be(spec.name, spec.config, os.environ, embedded=spec.embedded)
     transport = spec.transport(context)
     if spec.given:
         spec.problems.extend(too_many_workers(spec.config))

@@ -47,6 +47,15 @@ def private_folder() -> Iterator[str]:
             os.close(lock)
 
 
+def folder_like_private() -> str:
+    """Return a path like that of a private folder, which is not made.
+
+    Raises:
+        OSError: There is no temporary directory.
+    """
+    return str(Path(tempfile.gettempdir(), f"{_PREFIX}{'0' * 8}"))
+
+
 def write_private(path: Path, data: bytes) -> None:
     """Write a file that only this user can read, in place of an existing one.
 

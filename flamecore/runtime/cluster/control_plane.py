@@ -18,10 +18,10 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from flamecore import events
+from flamecore import errors, events
 from flamecore.abc.host import NodeState
 from flamecore.abc.transport import Endpoint
-from flamecore.errors import FlameError, JobError, TransportError
+from flamecore.errors import FlameError, JobError, PluginError, TransportError
 from flamecore.logs import logger
 from flamecore.model.messages import (
     CLIENT,
@@ -67,6 +67,14 @@ _FAULTS: Final = frozenset(
     ("PeerGoneError", "SendTimeout", "TransportClosedError", "ConnectError", "FrameError", "CorruptError")
 )
 """Errors of a node that a new epoch may repair."""
+
+
+def _error_of(kind: str, text: str) -> FlameError:
+    """Return the error of a node: a mistake of a plugin as what it is, since its exit code is another one."""
+    found = getattr(errors, kind, None)
+    if isinstance(found, type) and issubclass(found, PluginError):
+        return found(text)
+    return JobError(text)
 
 
 def _has_stats(report: NodeReport) -> bool:
@@ -225,13 +233,13 @@ class ControlPlane:
             members.halted.add(name)
             members.reports.pop(name, None)  # of the epoch that has ended; it came behind the end of its counts
         elif isinstance(message, Left):  # others only see that it is gone, and know less of the reason
-            error = JobError(f"{name} was told to end, where it runs", hint="Stop the job before its workers.")
-            self.events.put_nowait(Lost(name, "left", error))
+            left = JobError(f"{name} was told to end, where it runs", hint="Stop the job before its workers.")
+            self.events.put_nowait(Lost(name, "left", left))
         elif isinstance(message, NodeFailed):
             text, lost = message.text, members.at(message.lost)
             if lost is not None:  # the node that noticed knows only the location
                 text = text.replace(message.lost, f"{lost} at {message.lost}", 1)
-            error = JobError(f"{name} failed: {text}")
+            error = _error_of(message.kind, f"{name} failed: {text}")
             if message.kind in _FAULTS:
                 self.events.put_nowait(Failed(FaultError(error, message.blob), lost or ""))
             else:

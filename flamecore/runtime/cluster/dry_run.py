@@ -15,7 +15,7 @@ from flamecore.abc.config import HERE
 from flamecore.abc.transport import SUPERVISOR, Outlook, Transport, TransportContext
 from flamecore.model.hashing import KEY_GROUPS, owned_ranges
 from flamecore.model.plan import Plan
-from flamecore.runtime.cluster.placement import TOKEN, check_findable, join_command, placed, refusals
+from flamecore.runtime.cluster.placement import check_findable, context_to_be, join_command, placed, refusals
 from flamecore.runtime.codec.codec import Codec
 from flamecore.runtime.config import defaults
 from flamecore.runtime.config.flow_loader import importable
@@ -127,9 +127,7 @@ def outlook_of(spec: JobSpec, environ: Mapping[str, str] | None = None) -> Outlo
 
 
 def _context(spec: JobSpec, environ: Mapping[str, str], node: str = SUPERVISOR) -> TransportContext:
-    # Without a token in the environment, the supervisor makes one for those that it starts.
-    joining = spec.config.deploy.start == "join"
-    return TransportContext(job=spec.name, node=node, token=environ.get(TOKEN) or ("" if joining else "made up"))
+    return context_to_be(spec.name, spec.config, environ, node, embedded=spec.embedded)
 
 
 def _fronts(spec: JobSpec) -> list[tuple[str, int, str]] | None:

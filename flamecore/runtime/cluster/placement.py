@@ -10,10 +10,11 @@ from typing import Final
 
 from flamecore.abc.config import HERE, JobConfig
 from flamecore.abc.store import Store
-from flamecore.abc.transport import SUPERVISOR, Outlook, Transport
+from flamecore.abc.transport import SUPERVISOR, Outlook, Transport, TransportContext
 from flamecore.errors import ConfigError
 from flamecore.model.hashing import KEY_GROUPS
 from flamecore.runtime.config.defaults import EXAMPLE_TRANSPORT, STATE_IN_FOLDER
+from flamecore.toolkit.private_dir import folder_like_private
 
 TOKEN: Final = "FLAMESTREAM_TOKEN"
 """The variable with the secret that the processes of a job share."""
@@ -103,6 +104,25 @@ def refusals(
             hint=f"Set {TOKEN} to the same text for the supervisor and every process that joins.",
             path=TOKEN,
         )
+
+
+def context_to_be(
+    job: str, config: JobConfig, environ: Mapping[str, str], node: str = SUPERVISOR, *, embedded: bool
+) -> TransportContext:
+    """Return the context that a transport will be started with, as far as it is known beforehand.
+
+    Args:
+        job: Name of the job.
+        config: Its configuration.
+        environ: The environment of the supervisor.
+        node: Name of the process.
+        embedded: Whether all of the job is in one process.
+    """
+    if embedded:  # as `flamecore.runtime.engine.job.Job` starts it: with no way for others
+        return TransportContext(job=job)
+    # Without a token in the environment, the supervisor makes one for those that it starts.
+    token = environ.get(TOKEN) or ("" if config.deploy.start == "join" else "made up")
+    return TransportContext(job=job, node=node, token=token, folder=folder_like_private())
 
 
 def join_command(role: str, job: str, address: str) -> str:

@@ -32,7 +32,10 @@ def path_in(folder: str, node: str, elsewhere: str, shorten: str = "set TMPDIR t
         TransportError: There is no folder, the path is too long, or others can put another folder in its place.
     """
     if not folder:
-        raise _cannot("this job has no folder for sockets", f"{elsewhere[0].upper()}{elsewhere[1:]}.")
+        raise _cannot(
+            "this job has no folder for sockets, as one in a single process has none",
+            f"Leave transport.use out, for such a job needs no transport between processes; or {elsewhere}.",
+        )
     _check_parents(Path(folder))
     path = Path(folder) / f"{node.replace('/', '-') or 'node'}.sock"
     if len(bytes(path)) > _PATH_BYTES:

@@ -89,6 +89,7 @@ class GrpcTransport(LinkedTransport):
 
             read(self.options)
         if self.options.listen == "unix":
+            path_in(self.context.folder, self.context.node, _ELSEWHERE)
             return Outlook("a unix socket in a folder of the job", known_by=_KNOWN_BY)
         host, port = parse(self.options.listen)
         missing = exposed(joined(host, port), self.options, self.context.token)

@@ -97,6 +97,7 @@ class SocketTransport(LinkedTransport):
 
     def outlook(self) -> Outlook:
         if not self._folder:
+            self._place()
             return Outlook("a unix socket in a folder of the job", known_by='folder = "/tmp/NAME"')
         own_folder(self._folder, make=False)
         path = self._place()

@@ -11,12 +11,13 @@ from typing import Any, ClassVar
 import pytest
 
 from flamecore.abc.operator import GONE, Site, Way, Work, each
-from flamecore.errors import NoInvalideeError, OrderViolationError
+from flamecore.errors import JobError, NoInvalideeError, OrderViolationError
 from flamecore.model.failure import FlowMistake
 from flamecore.model.meta import GlobalTime, decode_children, encode_time
 from flamecore.model.ordered import KEPT, Marking, Now, Ordered, Outcome, Timer, behind, behind_record
 from flamecore.model.vertices import ByKey
 from flamecore.runtime.operators.ordered import OrderedBuffer, OrderedOperator
+from flamecore.runtime.operators.rounds import Rounds, VertexRound
 
 Output = tuple[bytes, Any]
 
@@ -66,6 +67,8 @@ class Bench:
     key: ClassVar[Callable[[Any], Any]] = staticmethod(modulo)
 
     def __init__(self, *, snapshots: bool = True) -> None:
+        self.rounds = Rounds()
+        turn = VertexRound(self.rounds, 1)
         self.outputs: list[Output] = []
         self.failed: list[Any] = []
         self.errors: list[Exception] = []
@@ -77,9 +80,9 @@ class Bench:
             self.failed.append(payload)
             self.errors.append(error)
 
-        site = Site(7, fail, (Way(emit, each(emit)),), snapshots=snapshots)
+        site = Site(7, fail, (Way(emit, each(emit)),), snapshots=snapshots, round=turn)
         self.operator = OrderedOperator(self.vertex("pile", route=ByKey(self.key), index=3), site)
-        self.buffer = OrderedBuffer("pile", self.operator, 1)
+        self.buffer = OrderedBuffer("pile", self.operator, 1, turn)
 
     @property
     def told(self) -> list[str]:
@@ -92,6 +95,23 @@ class Bench:
 
     def drain(self, time: int) -> None:
         self.buffer.drain(encode_time(time))
+
+    def end_round_at(self, time: int) -> None:
+        """Make the round end during the call for the item of a time."""
+        process = self.operator.work.process
+
+        def last(key: Any, state: Any, payload: Any, now: Now) -> Outcome:
+            if now.time == time:
+                self.rounds.end()
+            return process(key, state, payload, now)
+
+        self.operator.work.process = last  # type: ignore[method-assign]
+
+    def next_round(self) -> None:
+        """Run what the last round has left."""
+        self.rounds.begin()
+        for rest in self.rounds.take():
+            rest.run(rest.orders, rest.trace, rest.payloads)
 
 
 def order_of(time: int) -> bytes:
@@ -127,6 +147,39 @@ def test_a_work_is_closed_once() -> None:
     bench.operator.close()
     bench.operator.close()
     assert bench.told == ["open", "close"]
+
+
+@pytest.mark.parametrize("method", ["open", "begin", "end", "close"])
+def test_a_work_that_fails_outside_of_its_records_ends_the_job(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(work: Work) -> None:
+        raise OSError("no room")
+
+    def run() -> None:
+        bench = Bench()
+        bench.put(1, 1)
+        bench.drain(2)
+        bench.operator.close()
+
+    monkeypatch.setattr(PileWork, method, fail)
+    with pytest.raises(JobError, match=rf"'pile'>: {method} of its PileWork failed: OSError: no room"):
+        run()
+
+
+def test_items_that_a_round_leaves_go_in_by_a_step_of_their_own() -> None:
+    bench = Bench()
+    for time, payload in enumerate((1, 4, 7), 1):
+        bench.put(time, payload)
+    bench.end_round_at(2)
+    bench.drain(9)
+    assert bench.told == ["open", "begin", "1", "2", "end"]
+    assert bench.operator.worked == 2
+    bench.next_round()
+    assert bench.told[5:] == ["begin", "3", "end"]
+    assert bench.operator.worked == 3
+    assert [payload for _, payload in bench.outputs] == [(1, 4, 7), 12]
+    bench.put(3, 1)
+    with pytest.raises(OrderViolationError):
+        bench.drain(9)
 
 
 def test_a_tombstone_alone_is_an_error() -> None:
@@ -381,6 +434,43 @@ def test_a_failing_timer_is_told_and_over() -> None:
     assert due(bench) == [("a", 6, 1, 6)]
 
 
+def test_a_work_may_say_how_a_key_goes_on_whose_timer_has_failed() -> None:
+    bench = AlarmBench()
+    bench.operator.work.leave_out = lambda key, state, timer, now: Outcome(  # type: ignore[method-assign]
+        ["left"], [(key, "left", now.time)], [Timer(7, 2)]
+    )
+    bench.put(1, ("a", (5, 13), (6, 1)))
+    bench.drain(7)
+    assert len(bench.failed) == 1
+    assert due(bench) == [("a", "left", 5)]
+    assert bench.operator.cut(encode_time(7)) == [{"a": (["left"], (Timer(7, 2),), None)}]
+
+
+def test_a_work_that_cannot_say_how_a_key_goes_on_leaves_its_state_as_it_was() -> None:
+    bench = AlarmBench()
+
+    def leave_out(*_: Any) -> Outcome:
+        raise ValueError("neither")
+
+    bench.operator.work.leave_out = leave_out  # type: ignore[method-assign]
+    bench.put(1, ("a", (5, 13), (6, 1)))
+    bench.drain(6)
+    assert len(bench.failed) == 1
+    assert bench.operator.cut(encode_time(6)) == [{"a": ([(5, 13), (6, 1)], (Timer(6, 1),), None)}]
+
+
+def test_timers_wait_for_the_items_that_a_round_has_left() -> None:
+    bench = AlarmBench()
+    for time, timers in ((1, [(5, 0)]), (2, []), (3, [])):
+        bench.put(time, (time, *timers))
+    bench.end_round_at(2)
+    bench.drain(9)
+    assert [payload for _, payload in bench.outputs] == [("set", 1), ("set", 2)]
+    bench.next_round()
+    bench.drain(9)
+    assert [payload for _, payload in bench.outputs][2:] == [("set", 3), (1, 5, 0, 5)]
+
+
 def test_a_timer_of_a_vertex_without_timers_is_a_mistake() -> None:
     bench = Bench()
     bench.operator.work.process = lambda *_: Outcome(1, [], [Timer(7)])  # type: ignore[method-assign]
@@ -488,6 +578,19 @@ def marked(bench: Bench) -> Bench:
     """Return a bench whose operation has one origin of marks."""
     bench.operator.watermark.connect({(9, 1): Marking("said", function=int)}, lambda *_: None, None)
     return bench
+
+
+def test_keys_that_wait_for_the_watermark_say_how_many_items_they_hold() -> None:
+    bench = marked(AlarmBench())
+    bench.operator.work.process = lambda key, _state, payload, now: Outcome(  # type: ignore[method-assign]
+        payload[1], [], [Timer(50, 1), Timer(50, 2, mark=key != "free")]
+    )
+    bench.operator.work.held = lambda state: state  # type: ignore[method-assign]
+    for time, payload in enumerate([("a", 2), ("b", 5), ("free", 11)], 1):
+        bench.put(time, payload)
+    bench.drain(9)
+    assert bench.operator.held() == 7
+    assert bench.operator.pending == 6
 
 
 def test_a_timer_is_told_the_watermark_before_the_mark_that_makes_it_due() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import flamecore as fc
 from flamecore.abc.operator import Site, Way, each
 from flamecore.errors import DuplicateItemError, NoInvalideeError
+from flamecore.model.batch import Orders, pack, unpack
 from flamecore.model.drift import Drift
 from flamecore.model.meta import GlobalTime, encode_time
 from flamecore.runtime.operators.drift import DriftOperator
@@ -74,6 +75,31 @@ def test_several_items_are_taken_back_at_once() -> None:
     ]
     with pytest.raises(NoInvalideeError):
         operation.undo([GlobalTime(6, 1).encode()], 0, [6])
+
+
+def test_a_second_version_of_an_item_leaves_the_first_as_it_is() -> None:
+    """Two workers may have sent it, until the tombstone of one comes."""
+    operation, out, _ = fused_step(running)
+    feed(operation, 2, 6)
+    out.log.clear()
+    operation.step(GlobalTime(2, 1).encode(), 1, True, 2)
+    assert [(alive, payload) for alive, _, payload in out.log] == [(False, "6/8"), (True, "2/4"), (True, "6/10")]
+
+
+def test_outputs_of_a_run_of_which_some_items_have_none_go_to_other_workers() -> None:
+    flow = fc.Flow("fused")
+    flow.source("numbers", int).key_by(lambda n: 0).stateful_map(0, lambda n, m: (n, [m] * (m % 3)), name="s").sink(
+        "out"
+    )
+    (vertex,) = (vertex for vertex in flow.graph().vertices if isinstance(vertex, Drift))
+    runs: list[tuple[Orders, Sequence[Any]]] = []
+    way = Way(lambda *_: None, lambda orders, trace, payloads: runs.append((orders, payloads)))
+    numbers = range(60)
+    orders = [GlobalTime(time, 1).encode() for time in numbers]
+    DriftOperator(vertex, Site(0, lambda *_: None, (way,))).run(orders, 0, numbers)
+    ((sent, outputs),) = runs
+    assert outputs == [number for number in numbers for _ in range(number % 3)]
+    assert unpack(pack(sent)) == sent
 
 
 def test_keys_have_states_of_their_own() -> None:

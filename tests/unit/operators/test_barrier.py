@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flamecore.abc.operator import Site
 from flamecore.errors import DuplicateItemError, NoInvalideeError, OrderViolationError, TimeRegressionError
 from flamecore.model.meta import GlobalTime, Meta
-from flamecore.runtime.operators.barrier import Barrier
+from flamecore.model.vertices import Sink
+from flamecore.runtime.operators.barrier import Barrier, Outlet, sink_operator
 from flamecore.testing.checks.barriers import BarrierTests
 
 
@@ -140,3 +142,13 @@ def test_two_valid_items_of_one_order_are_refused() -> None:
     assert barrier.release(5) == [], "until then one of them may still be taken back"
     with pytest.raises(OrderViolationError, match="one order"):
         barrier.release(6)
+
+
+def test_a_sink_without_a_barrier_lets_outputs_go_as_they_come() -> None:
+    ends = [sink_operator(Sink("out"), Site(0, lambda *_: None, (), barrier=barrier)) for barrier in (True, False)]
+    assert [type(end) for end in ends] == [Barrier, Outlet]
+    (outlet,) = (end for end in ends if isinstance(end, Outlet))
+    orders = [Meta(GlobalTime(time, 1), ()).order for time in range(3)]
+    outlet.run(orders[1:], 0, ["1", "2"])
+    outlet.step(orders[0], 0, True, "0")
+    assert outlet.items == [(orders[1], "1"), (orders[2], "2"), (orders[0], "0")]

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flamecore.errors import CodecError, TooLargeError
-from flamecore.model.batch import Lines, Rows, children
+from flamecore.model.batch import DerivedOrders, Lines, Rows, children
 from flamecore.model.messages import Ack, Items, Released
 from flamecore.model.meta import encode_time
 from flamecore.runtime.codec import wire as lay
@@ -253,6 +253,34 @@ def test_whatever_the_writer_accepts_the_reader_accepts(
                 accepted += 1
     assert accepted
     assert refused
+
+
+def derived(count: int) -> DerivedOrders:
+    return DerivedOrders([encode_time(place) for place in range(count)], None, tail=b"t")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda n: Items([(0, 0, True, derived(n), [None] * n)], ()),
+        lambda n: Released(0, 7, derived(n), [None] * n, []),
+    ],
+    ids=["items", "released"],
+)
+def test_derived_orders_are_charged_from_a_number_on_by_writer_and_reader_alike(
+    make: Callable[[int], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most = 100
+    monkeypatch.setattr("flamecore.runtime.codec.codec._SPELLED_OUT", most)
+    few, many = CODEC.encode(make(most)), CODEC.encode(make(most + 1))
+    small = lay.Limits(14 * most, 2**18)
+    assert CODEC.decode(few, small) == make(most)
+    with pytest.raises(CodecError):
+        CODEC.decode(many, small)
+    monkeypatch.setattr("flamecore.runtime.codec.encode.BatchWriter._room", small.units)
+    assert CODEC.encode(make(most)) == few
+    with pytest.raises(TooLargeError):
+        CODEC.encode(make(most + 1))
 
 
 def test_a_payload_that_alone_is_too_large_is_told_with_its_way() -> None:

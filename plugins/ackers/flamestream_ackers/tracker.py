@@ -70,7 +70,7 @@ class XorTracker(Tracker):
         for segment, time, xor in acks:
             if tables[segment].ack(time, xor):
                 moved = True
-        if heartbeats and self._heartbeat(heartbeats):
+        if self._heartbeat(heartbeats):
             moved = True
         for front in unregistered:
             self._unregister(front)

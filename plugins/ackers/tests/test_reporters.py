@@ -125,6 +125,21 @@ def test_local_waits_for_the_end_of_its_interval(local: Reporter, start: float) 
     assert local.due() is None
 
 
+@pytest.mark.parametrize(("outer_ms", "inner_ms", "due"), [(20, 5, 1.025), (5, 50, 1.025)])
+def test_local_is_due_as_soon_as_itself_or_the_reporter_inside(
+    acker: Build, outer_ms: int, inner_ms: int, due: float
+) -> None:
+    reporter = acker("local", inner="local", inner_options={"flush_interval_ms": inner_ms}, flush_interval_ms=outer_ms)(
+        PLAN
+    ).reporter(1)
+    reporter.ack(0, 1, X)
+    assert list(reporter.flush(1.001)) == []
+    assert list(reporter.flush(1.0201)) == []  # the one inside has it now
+    reporter.ack(0, 2, Y)
+    assert list(reporter.flush(1.0202)) == []
+    assert reporter.due() == pytest.approx(due)
+
+
 def test_local_waits_for_its_count_of_reports(local: Reporter) -> None:
     for time in (1, 2):
         local.ack(0, time, X)

@@ -29,6 +29,7 @@ from flamecore.runtime.state.format import (
     part_blob,
     seal,
 )
+from flamecore.runtime.state.fronts import Phases
 from flamecore.runtime.state.history import History
 from flamecore.runtime.state.journal import GivenTimes, encode_journal, end_of
 from flamecore.runtime.state.migration import plan_migration
@@ -82,10 +83,15 @@ class Run:
     """A run of a job, as far as its state is concerned. Its one worker hosts all its fronts."""
 
     def __init__(
-        self, blobs: dict[str, bytes], *names: str, graph: Graph = GRAPH, clock: ClockName = "sequence"
+        self,
+        blobs: dict[str, bytes],
+        *names: str,
+        graph: Graph = GRAPH,
+        clock: ClockName = "sequence",
+        phases: Phases | None = None,
     ) -> None:
         self.blobs = blobs
-        self.history = History(store(blobs), graph, 1, clock=clock)
+        self.history = History(store(blobs), graph, 1, phases, clock)
         self.graph = graph
         self.sources = {"lines": Partitions(*(names or ("a",)))}
         self.number = 0
@@ -120,12 +126,17 @@ class Run:
         return (blob, len(text), ("count",), (0, KEY_GROUPS - 1), number, number if since is None else since, digest)
 
     def commit(
-        self, time: int, *fronts: tuple[int, Any, int, bool], part: bool = True, since: int | None = None
+        self,
+        time: int,
+        *fronts: tuple[int, Any, int, bool],
+        part: bool = True,
+        since: int | None = None,
+        marked: tuple[tuple[int, bytes], ...] = (),
     ) -> Run:
         written = (self.write(f"part at {time}", since),) if part else ()
         self.number += 1
         needed = next((number for number, end in enumerate(self.ends, 1) if end > time), len(self.ends) + 1)
-        answer = Prepared(self.number, 0, fronts, written, needed)
+        answer = Prepared(self.number, 0, fronts, written, needed, marked)
         self.do(self.history.commit(self.number, time, [answer]))
         return self
 
@@ -242,6 +253,16 @@ def test_two_damaged_snapshots_are_an_error() -> None:
     assert commit_blob(1, 3) in str(caught.value)
 
 
+def test_two_snapshots_with_damaged_parts_are_an_error() -> None:
+    blobs: dict[str, bytes] = {}
+    start(blobs).commit(5).commit(9).commit(12)
+    for number in (2, 3):
+        blobs[part_blob(1, number, 0)] = b"?"
+    with pytest.raises(CorruptError) as caught:
+        Run(blobs).scan()
+    assert caught.value.blob == part_blob(1, 2, 0)
+
+
 def test_a_job_without_snapshot_resumes_from_the_beginning() -> None:
     blobs: dict[str, bytes] = {}
     first = start(blobs)
@@ -267,6 +288,13 @@ def test_two_snapshots_replace_the_beginning() -> None:
         Run(blobs).scan()
 
 
+def test_the_marks_of_fronts_come_back() -> None:
+    blobs: dict[str, bytes] = {}
+    run = start(blobs, "a", "b").commit(5, marked=((2, b"marks"),)).commit(6)
+    assert [front.marked for front in run.history.fronts] == [b"", b"marks"]
+    assert [front.marked for front in Run(blobs, "a", "b").scan().history.fronts] == [b"", b"marks"]
+
+
 def test_later_epochs_may_resume_from_the_beginning() -> None:
     blobs: dict[str, bytes] = {}
     start(blobs, "a").commit(5, (1, "five", 5, False))
@@ -278,6 +306,24 @@ def test_later_epochs_may_resume_from_the_beginning() -> None:
 
 
 # -- who owns it -------------------------------------------------------------------------------------------------------
+
+
+def test_the_state_is_owned_from_the_beginning_of_an_epoch_on() -> None:
+    blobs: dict[str, bytes] = {}
+    run = Run(blobs).scan()
+    assert run.history.find_fronts(run.graph, run.sources) == run.history.fronts
+    assert not run.history.owned
+    assert run.begin().history.owned
+    assert run.scan().history.owned
+
+
+def test_a_snapshot_that_another_run_has_stored_is_not_replaced() -> None:
+    blobs: dict[str, bytes] = {}
+    run = start(blobs)
+    blobs[commit_blob(1, 1)] = b"of another"
+    with pytest.raises(FencedError):
+        run.commit(5)
+    assert blobs[commit_blob(1, 1)] == b"of another"
 
 
 def test_one_of_two_runs_begins() -> None:
@@ -658,6 +704,12 @@ def test_an_end_is_that_of_a_run_until_it_has_finished() -> None:
     assert ends_of(blobs, {"a": 13, "b": 14, "c": 15}, (), "a", "b", "c") == [10, 11, 12], "and the next one has not"
 
 
+def test_no_end_is_looked_for_where_all_was_read() -> None:
+    blobs: dict[str, bytes] = {}
+    ends_of(blobs, {}, (5, (1, "end", 5, True), (2, "five", 5, False)))
+    assert ends_of(blobs, {"a": 3, "b": 4}) == [None, 4]
+
+
 def test_an_end_that_was_found_by_no_epoch_is_found_again() -> None:
     blobs: dict[str, bytes] = {}
     assert ends_of(blobs, {}) == [None, None]
@@ -716,6 +768,54 @@ def test_a_front_that_had_ended_with_nothing_new_is_done_and_not_past() -> None:
     behind = start(blobs, "a", "b", held=33).commit(40, (1, "end", 40, True), (2, "end", 40, True))
     assert behind.history.done == frozenset({1}), "the second had something new"
     assert start(blobs, "a", "b", held=40).history.done == frozenset(), "any may have something new"
+
+
+def test_a_front_that_was_read_stays_so_while_nothing_more_comes() -> None:
+    run = start({}, "a", "b").commit(5, (1, "five", 5, False), (2, None, 5, False))
+    run.commit(9, (1, "five", 9, False), (2, None, 9, False))
+    assert run.history.unread == {2}
+
+
+def test_a_front_of_the_wall_clock_that_goes_on_behind_the_end_begins_with_its_records() -> None:
+    blobs: dict[str, bytes] = {}
+    run = Run(blobs, clock="wall").scan().begin()
+    run.commit(30, (1, "end", 30, True))
+    assert [front.begun for front in Run(blobs, clock="wall").scan().history.fronts] == [0]
+
+
+def test_fronts_of_an_earlier_phase_are_past() -> None:
+    blobs: dict[str, bytes] = {}
+    start(blobs).commit(30, (1, "end", 30, True))
+    later = Run(blobs, "b", phases=Phases({"lines": 2})).scan().begin(30).history
+    assert [(front.partition_name, front.phase) for front in later.fronts] == [("a", 1), ("b", 2)]
+    assert later.past == {1}
+    assert later.done == frozenset()
+
+
+def test_a_front_of_an_earlier_phase_that_is_gone_back_to_has_no_end_in_the_new_one() -> None:
+    """The new source does not know its partition."""
+    flow = fc.Flow("counting")
+    lines, more = flow.source("lines", str), flow.source("more", str)
+    lines.merge(more).key_by(lambda line: line).count(name="count").sink("out")
+    blobs: dict[str, bytes] = {}
+
+    def run(lines: Source, **options: Any) -> Run:
+        made = Run(blobs, graph=flow.graph(), **options)
+        made.sources = {"lines": lines, "more": Partitions("c")}
+        return made.scan().begin()
+
+    first = run(Partitions("a"))
+    first.commit(5, (1, "five", 5, False)).commit(9, (1, "end", 9, True))
+    second = run(Ending("b"), phases=Phases({"lines": 2}))
+    assert second.history.refuse(commit_blob(1, 2))
+    second.do(second.history.scan())
+    Ending.ends = {"a": "wrong", "b": "right"}
+    second.do(second.history.find_ends(second.sources))
+    assert [(front.partition_name, front.end) for front in second.history.fronts] == [
+        ("a", None),
+        ("c", None),
+        ("b", "right"),
+    ]
 
 
 def test_a_job_that_goes_on_behind_its_end_does_not_go_back_before_it() -> None:
@@ -807,6 +907,47 @@ def test_a_loss_that_was_accepted_is_written_down_before_anything_else() -> None
     assert [each.number for each in again.history.snapshots] == [3, 4]
     with pytest.raises(JobError, match="'count'"):
         Run(blobs).scan()  # back to the first flow: what it kept has been given up
+
+
+def test_a_loss_is_written_down_by_the_run_that_owns_the_state_only() -> None:
+    blobs: dict[str, bytes] = {}
+    start(blobs).commit(5)
+    run = Run(blobs, graph=grouped())
+    accept_loss(run)
+    run.scan()
+
+    class Taken(Memory):
+        async def create(self, name: str, data: bytes) -> bool:
+            return not name.startswith("commit/") and await super().create(name, data)
+
+    run.history.store = Taken(None, StoreContext("job"), blobs)
+    with pytest.raises(FencedError):
+        run.begin()
+
+
+def test_a_loss_that_was_accepted_for_a_flow_that_is_given_up_is_none() -> None:
+    blobs: dict[str, bytes] = {}
+    start(blobs).commit(5)
+    run = Run(blobs, graph=grouped())
+    accept_loss(run)
+    run.scan().begin()
+    run.do(run.history.take_back())
+    run.history.graph = run.graph = GRAPH
+    assert run.scan().history.snapshot is not None
+    assert [part.blob for part in run.history.snapshot.parts] == [part_blob(1, 1, 0)]
+
+
+def test_a_flow_that_is_given_up_before_it_has_begun_leaves_the_state_as_it_was() -> None:
+    blobs: dict[str, bytes] = {}
+    run = start(blobs)
+    run.do(run.history.take_back())
+    run.commit(5).commit(6)
+    run.graph = run.history.graph = grouped()
+    accept_loss(run)
+    run.scan().do(run.history.take_back())
+    assert not [name for name in blobs if name.startswith("accepted/")]
+    run.graph = run.history.graph = GRAPH
+    assert run.scan().history.start == 6
 
 
 def test_a_loss_is_accepted_for_one_flow_and_not_for_the_one_that_still_runs() -> None:

@@ -10,6 +10,7 @@ import enum
 import pickle
 import struct
 import tracemalloc
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -52,6 +53,11 @@ class Place:
     name: str
     at: Point
     tags: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Wrapped:
+    inner: Any
 
 
 class Struct(msgspec.Struct):
@@ -303,6 +309,37 @@ def test_the_encoder_writes_only_bytes_that_the_decoder_accepts() -> None:
         else:
             assert depth <= lay.MAX_DEPTH
             assert CODEC.decode(data) == value
+
+
+def same(value: Any) -> Any:
+    return value
+
+
+@pytest.mark.parametrize(
+    ("wrap", "depth", "whole", "more"),
+    [
+        (lambda value: [value], 1, same, 0),
+        (lambda value: (value,), 1, same, 0),
+        (lambda value: {1: value}, 1, same, 0),
+        (lambda value: (value,), 1, lambda value: {value: 1}, 1),
+        (lambda value: {"key": value}, 1, lambda value: [value] * 100, 1),
+        (lambda value: frozenset([value]), 1, same, 0),
+        (lambda value: frozenset([value]), 1, lambda value: {value}, 1),
+        (Wrapped, 1, same, 0),
+        (lambda value: [value, "x"], 2, same, 0),
+    ],
+    ids=["list", "tuple", "dictionary", "key", "shape", "frozenset", "set", "class", "union"],
+)
+def test_each_kind_of_nesting_counts_once_at_both_ends(
+    wrap: Callable[[Any], Any], depth: int, whole: Callable[[Any], Any], more: int
+) -> None:
+    codec = Codec([Wrapped])
+    value: Any = 2**70  # bytes within a node of its own
+    for _ in range((lay.MAX_DEPTH - 1 - more) // depth):
+        value = wrap(value)
+    assert codec.decode(codec.encode(whole(value))) == whole(value)
+    with pytest.raises(CodecError, match="nested more than 200 deep"):
+        codec.encode(whole(wrap(value)))
 
 
 def test_payloads_over_a_limit_are_refused_at_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -325,6 +325,14 @@ def test_no_more_timers_go_in_at_once_than_asked_for() -> None:
     assert due(bench) == [("a", 3, 0, 3), ("a", 4, 0, 4), ("a", 5, 0, 5)]
 
 
+def test_a_key_keeps_its_state_behind_its_last_timer() -> None:
+    bench = AlarmBench()
+    bench.operator.work.on_time = lambda key, state, timer, now: Outcome("kept")  # type: ignore[method-assign]
+    bench.put(1, ("a", (3, 0)))
+    bench.drain(5)
+    assert bench.operator.cut(encode_time(5)) == [{"a": ("kept", (), None)}]
+
+
 def test_timers_are_due_before_the_items_of_their_time() -> None:
     bench = AlarmBench()
     bench.put(1, ("a", (5, 0), (3, 0)))

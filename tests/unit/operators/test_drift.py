@@ -151,6 +151,23 @@ def test_arrival_in_order_replays_nothing() -> None:
     assert all(alive for alive, _, _ in out.log)
 
 
+def test_calls_are_counted_once_for_each_item_and_again_for_those_behind_a_late_one() -> None:
+    operation, _, _ = fused_step(running)
+    operation.run([GlobalTime(time, 1).encode() for time in (2, 6, 8)], 0, [2, 6, 8])
+    assert operation.calls == 3
+    feed(operation, 4)
+    assert operation.calls == 3 + 1 + 2 * 2, "two are worked on to be taken back, and anew"
+    operation.on_time(encode_time(9))
+    assert operation.calls == 8
+
+
+def test_a_restored_state_goes_on() -> None:
+    operation, out, _ = fused_step(running)
+    operation.restore({0: 10, 1: 5})
+    feed(operation, 2, 3)
+    assert [payload for _, payload in out.sequence] == ["2/12", "3/8"]
+
+
 def test_a_key_is_forgotten_with_its_last_item() -> None:
     operation, out, _ = fused_step(running)
     feed(operation, 2)

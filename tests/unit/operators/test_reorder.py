@@ -21,6 +21,7 @@ from flamecore.model.vertices import ByHash, ByKey, Grouping
 from flamecore.runtime.operators.drift import DriftOperator
 from flamecore.runtime.operators.grouping import GroupingOperator
 from flamecore.runtime.operators.reorder import ReorderBuffer
+from flamecore.runtime.operators.rounds import Rounds, VertexRound
 
 Item = tuple[bytes, int, bool, Any]
 
@@ -385,6 +386,20 @@ def test_items_taken_back_while_they_wait_go_no_further(script: list[tuple[int, 
         else:
             assert held.pop((order, trace)) == payload
     assert held == sent
+
+
+def test_versions_of_an_item_that_a_round_leaves_keep_the_sequence_in_which_they_came() -> None:
+    rounds, behind = Rounds(), Noting()
+    buffer = ReorderBuffer("state", behind, 1, turn=VertexRound(rounds, 1))  # type: ignore[arg-type]
+    for trace in (5, 3, 4):
+        put(buffer, 1, trace=trace)
+    rounds.end()
+    buffer.drain(encode_time(2))
+    assert (behind.items, len(buffer), buffer.is_ready) == ([], 3, True)
+    rounds.begin()
+    buffer.drain(encode_time(2))
+    assert [trace for _, trace, _, _ in behind.items] == [5, 3, 4]
+    assert not buffer.is_ready
 
 
 def test_tombstones_go_in_together_where_the_operation_takes_runs() -> None:

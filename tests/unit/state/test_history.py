@@ -598,6 +598,17 @@ def test_the_first_snapshot_of_an_epoch_tidies_up_after_those_before() -> None:
     ]
 
 
+def test_a_run_tidies_up_once_and_not_while_it_may_go_back_to_the_beginning() -> None:
+    blobs: dict[str, bytes] = {}
+    start(blobs)
+    run = start(blobs)
+    for place, left in enumerate([True, False, True]):
+        blobs[part_blob(1, 7, 0)] = b"left by a fault"
+        run.commit(5 + place)
+        run.do(run.history.tidy_once())
+        assert (part_blob(1, 7, 0) in blobs) is left
+
+
 def test_tidying_leaves_alone_what_a_later_epoch_has_written() -> None:
     blobs: dict[str, bytes] = {}
     old = start(blobs).commit(5)

@@ -326,6 +326,10 @@ def test_a_claim_in_a_registry_says_that_the_holder_which_had_it_is_gone(elsewhe
         die(await take(on, lease_s=SHORT_S))
         async with await take(on, listed=True):  # the other knew nothing of a registry, and is waited for
             pass
+        async with await take(on, lease_s=SHORT_S):
+            elsewhere("north")
+            with pytest.raises(HeldError):
+                await take(on, listed=True)
 
     run(main())
 

@@ -210,6 +210,22 @@ def test_a_gap_is_asked_for_once_and_filled() -> None:
     assert line.read == [b"0", b"1", b"2", b"3", b"4"]
 
 
+def test_what_is_lost_is_repeated_once_for_all_probes_before() -> None:
+    line = FakeLine()
+    line.out.push(b"x")
+    line.there.clear()
+    for _ in range(2):
+        line.out.probe()
+    while line.there:
+        line.arrive()
+    line.answer()
+    assert [letter.kind for letter in line.there] == [Kind.DATA]
+    line.answer()
+    assert [letter.kind for letter in line.there] == [Kind.DATA], "it may still arrive"
+    line.settle()
+    assert line.read == [b"x"]
+
+
 def test_a_waiting_sender_fails_when_there_never_is_room() -> None:
     async def run() -> SendTimeout:
         line = FakeLine(window_frames=1, send_timeout_s=0.01)

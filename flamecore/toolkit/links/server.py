@@ -28,6 +28,8 @@ _BURST: Final = 256
 _TOLD: Final = 100
 """Most refused messages that are logged."""
 _LAST_WORD_S: Final = 1.0
+_CLOSING_S: Final = 2 * _LAST_WORD_S
+"""Time in which a call ends that is told to: each side has a last word."""
 
 
 class Taker(Protocol):
@@ -94,15 +96,13 @@ class Server:
         for watch in self._watches.values():
             watch.cancel()
         await asyncio.gather(*self._watches.values(), return_exceptions=True)
-        self._watches.clear()
         if self._calls:
-            await asyncio.wait(self._calls, timeout=2 * _LAST_WORD_S)
+            await asyncio.wait(self._calls, timeout=_CLOSING_S)
 
     async def break_off(self) -> None:
         """End all calls at once; their connections are broken, or will be."""
         self._closing.set()
         ending = (*self._watches.values(), *self._calls)
-        self._watches.clear()
         for task in ending:
             task.cancel()
         await asyncio.gather(*ending, return_exceptions=True)

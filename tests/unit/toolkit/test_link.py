@@ -12,7 +12,7 @@ from flamecore.testing.progress import patience
 from flamecore.testing.simulation.virtual import run_virtually
 from flamecore.toolkit.frames import Frame, Framing
 from flamecore.toolkit.links.connection import BrokenConnectionError, Dialed
-from flamecore.toolkit.links.incoming import GOODBYE
+from flamecore.toolkit.links.incoming import GOODBYE, Peer, refusal
 from flamecore.toolkit.links.link import Link
 from flamecore.toolkit.links.options import LinkOptions
 
@@ -48,24 +48,53 @@ class Line:
         pass
 
 
+class Talk(Line):
+    """A connection to a process that says what it is told to."""
+
+    def __init__(self, *said: bytes | Exception, instance: str = "there") -> None:
+        super().__init__()
+        self.instance = instance
+        self.aborted = False
+        self._said: asyncio.Queue[bytes | Exception] = asyncio.Queue()
+        for each in said:
+            self.say(each)
+
+    def say(self, said: bytes | Exception) -> None:
+        self._said.put_nowait(said)
+
+    async def read(self) -> bytes | None:
+        said = await self._said.get()
+        if isinstance(said, Exception):
+            raise said
+        return said
+
+    async def finish(self) -> None:
+        self.say(FRAMING.wrap(GOODBYE))
+
+    def abort(self) -> None:
+        self.aborted = True
+        self.say(BrokenConnectionError("it broke"))
+
+
 class Home:
     """A transport whose attempts to connect give a line, or fail."""
 
     unreachable_hint = ""
-    waits = True
 
-    def __init__(self, found: Line | Exception, *, watched: bool = False) -> None:
-        self.is_watched = watched
-        self.options, self.framing = LinkOptions(connect_timeout_s=1.0), FRAMING
+    def __init__(self, *found: Line | Exception, watched: bool = False, waits: bool = True) -> None:
+        self.is_watched, self.waits = watched, waits
+        self.options, self.framing = LinkOptions(connect_timeout_s=1.0, reconnect_timeout_s=2.0), FRAMING
+        self.refused: list[str] = []
         self.ended: asyncio.Future[tuple[FlameError, bool]] = asyncio.get_running_loop().create_future()
         self.attempts: list[float] = []
-        self._found = found
+        self.found = [*found]  # of each attempt; the last again and again
 
     async def dial(self, location: str, deadline: float) -> Dialed:
         self.attempts.append(asyncio.get_running_loop().time())
-        if isinstance(self._found, Exception):
-            raise self._found
-        return self._found
+        found = self.found.pop(0) if len(self.found) > 1 else self.found[0]
+        if isinstance(found, Exception):
+            raise found
+        return found
 
     def watched(self, location: str) -> bool:
         return self.is_watched
@@ -74,7 +103,7 @@ class Home:
         return False
 
     def count_refused(self, error: FrameError) -> None:
-        raise error
+        self.refused.append(error.reason)
 
     def link_ended(self, link: Link, error: FlameError, *, lost: bool) -> None:
         self.ended.set_result((error, lost))
@@ -149,8 +178,216 @@ def test_a_watched_process_is_waited_for_as_long_as_something_listens(absent: bo
         await asyncio.sleep(100 * home.options.connect_timeout_s)
         assert home.ended.done() is absent
         if not absent:
-            home._found = BrokenConnectionError("it has gone", absent=True)
+            home.found = [BrokenConnectionError("it has gone", absent=True)]
             error, _ = await home.ended
             assert isinstance(error, ConnectError)
+
+    run_virtually(main())
+
+
+# -- connections that break --------------------------------------------------------------------------------------------
+
+
+def data(number: int, body: bytes) -> bytes:
+    return FRAMING.wrap(Frame("a", "b", number, body))
+
+
+def acknowledged(arrived: int, sender: str = "a") -> bytes:
+    """Return the acknowledgement of frames, which have been read."""
+    peer = Peer("here", "", LinkOptions())
+    channel = peer.channel(Frame(sender, "b", 1, b""))
+    channel.arrived = channel.read = arrived
+    peer.tell(channel, 0)
+    peer.rest()
+    return peer.take_news(FRAMING)
+
+
+async def settle() -> None:
+    await asyncio.sleep(0.1)
+
+
+def test_what_is_not_acknowledged_is_written_again_over_the_next_connection() -> None:
+    async def main() -> None:
+        home = Home(first := Talk(), second := Talk())
+        link = Link("there", home)
+        channel = link.channel("a", "b")
+        assert link.channel("a", "b") is channel
+        for body in (b"one", b"two"):
+            channel.push(body)
+        await settle()
+        assert first.written == [data(1, b"one") + data(2, b"two")]
+        first.say(acknowledged(1))
+        await settle()
+        link.disconnect()
+        await settle()
+        assert first.aborted
+        assert (second.written, len(home.attempts)) == ([data(2, b"two")], 2)
+        link.repeat()
+        await settle()
+        assert second.written == [data(2, b"two")] * 2
+        assert not channel.settled.is_set()
+        second.say(acknowledged(2))
+        await settle()
+        assert channel.settled.is_set()
+        await link.aclose()
+        assert second.written[2:] == [FRAMING.wrap(GOODBYE)]
+        assert not home.ended.result()[1]
+
+    run_virtually(main())
+
+
+@pytest.mark.parametrize(("reason", "attempts"), [("job", 1), ("damaged", 2)])
+def test_a_process_that_refuses_is_asked_again_if_that_may_help(reason: str, attempts: int) -> None:
+    async def main() -> None:
+        why = FRAMING.wrap(refusal(FrameError("it is no good", address="", peer="", reason=reason)))
+        home = Home(Talk(why), Talk())
+        link = Link("there", home)
+        await settle()
+        assert len(home.attempts) == attempts
+        assert home.ended.done() is (attempts == 1)
+        assert link.carries is (attempts == 2)
+        if attempts == 1:
+            error, lost = await home.ended
+            assert lost
+            assert str(error) == "there is gone without having closed: it is no good"
+        assert home.refused == [], "not by this process"
+        await link.break_off()
+
+    run_virtually(main())
+
+
+@pytest.mark.parametrize("reply", [b"?", FRAMING.wrap(Frame("a", "b", 1, b"")), "of another channel"])
+def test_a_reply_that_does_not_belong_here_is_counted_and_ends_the_connection(reply: bytes | str) -> None:
+    async def main() -> None:
+        said = acknowledged(1, sender="other") if isinstance(reply, str) else reply
+        home = Home(first := Talk(said), Talk())
+        link = Link("there", home)
+        link.channel("a", "b").push(b"one")
+        await settle()
+        assert len(home.refused) == 1
+        assert first.aborted
+        assert (len(home.attempts), link.carries) == (2, True)
+        await link.break_off()
+
+    run_virtually(main())
+
+
+def test_another_process_that_answers_is_no_mended_connection() -> None:
+    async def main() -> None:
+        home = Home(first := Talk(), Talk(instance="other"))
+        link = Link("there", home)
+        await settle()
+        first.say(BrokenConnectionError("it broke"))
+        error, lost = await home.ended
+        assert isinstance(error, PeerGoneError)
+        assert (str(error), lost) == ("there is another process now", True)
+        assert not link.carries
+
+    run_virtually(main())
+
+
+def test_a_process_that_cannot_be_reached_again_is_lost_after_a_while() -> None:
+    async def main() -> None:
+        home = Home(first := Talk(), BrokenConnectionError("nothing listens", absent=True))
+        link = Link("there", home)
+        channel = link.channel("a", "b")
+        await settle()
+        channel.push(b"one")
+        broken = asyncio.get_running_loop().time()
+        first.say(BrokenConnectionError("it broke"))
+        error, lost = await home.ended
+        assert lost
+        assert asyncio.get_running_loop().time() - broken == pytest.approx(2.0, abs=0.2)
+        assert str(error).startswith("there is gone without having closed: it broke")
+        assert "cannot be reached any more: there is no answer at there" in error.hint
+        assert not channel.kept
+        with pytest.raises(PeerGoneError):
+            channel.has_room()
+
+    run_virtually(main())
+
+
+def test_connections_that_carry_nothing_mend_nothing() -> None:
+    async def main() -> None:
+        home = Home(first := Talk())
+        link = Link("there", home)
+        link.channel("a", "b").push(b"one")
+        await settle()
+        first.say(acknowledged(0))
+        broken = asyncio.get_running_loop().time()
+
+        def broken_line() -> Talk:
+            return Talk(BrokenConnectionError("it broke"))
+
+        home.found = [broken_line() for _ in range(10_000)]
+        link.disconnect()
+        error, lost = await home.ended
+        assert lost
+        assert asyncio.get_running_loop().time() - broken == pytest.approx(2.0, abs=0.2)
+        assert error.hint == ""
+        assert 5 <= len(home.attempts) - 1 <= 101
+
+    run_virtually(main())
+
+
+def test_a_process_that_has_closed_takes_no_more() -> None:
+    async def main() -> None:
+        home = Home(Talk(FRAMING.wrap(GOODBYE)))
+        link = Link("there", home)
+        error, lost = await home.ended
+        assert (str(error), lost) == ("there has closed", False)
+        link.end(ConnectError("later", address="", peer="", location=""))
+        assert not link.carries
+        await link.aclose()
+
+    run_virtually(main())
+
+
+def test_a_fault_while_writing_is_a_lost_process() -> None:
+    class Faulty(Talk):
+        async def write(self, data: bytes) -> None:
+            self.say(FRAMING.wrap(GOODBYE))
+            raise ZeroDivisionError("a fault")
+
+    async def main() -> None:
+        home = Home(Faulty())
+        link = Link("there", home)
+        link.channel("a", "b").push(b"one")
+        error, lost = await home.ended
+        assert lost
+        assert isinstance(error.__cause__, ZeroDivisionError)
+
+    run_virtually(main())
+
+
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [
+        (BrokenConnectionError("a wrong token", hopeless=True), "there does not let this process in: a wrong token"),
+        (BrokenConnectionError("refused", absent=True), "nothing listens at there: refused"),
+        (BrokenConnectionError("late", late=True), "there is no answer at there: late"),
+    ],
+)
+def test_a_process_that_is_not_waited_for_is_tried_once(fault: Exception, text: str) -> None:
+    async def main() -> None:
+        home = Home(fault, waits=False)
+        Link("there", home)
+        error, lost = await home.ended
+        assert isinstance(error, ConnectError)
+        assert (error.what, lost, len(home.attempts)) == (text, False, 1)
+
+    run_virtually(main())
+
+
+def test_a_link_that_closes_before_it_has_connected_says_nothing() -> None:
+    async def main() -> None:
+        home = Home(BrokenConnectionError("not there"))
+        link = Link("there", home)
+        await settle()
+        await link.aclose()
+        assert not home.ended.done()
+        attempts = len(home.attempts)
+        await asyncio.sleep(10.0)
+        assert len(home.attempts) == attempts
 
     run_virtually(main())

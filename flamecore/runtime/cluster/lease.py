@@ -85,9 +85,11 @@ class Lease:
         """
         key = key_of(job)
         entry = await registry.get(key)
-        last = None if entry is None else read(entry.value, job)
-        if entry is not None and last is not None and not take_over:
-            await _wait_for_end(registry, key, entry.revision, last)
+        last = None
+        if entry is not None:
+            last = read(entry.value, job)
+            if not take_over:
+                await _wait_for_end(registry, key, entry.revision, last)
         # The lease counts from before the write: the answer may take a while, and others count from
         # the write itself.
         began = time.monotonic()

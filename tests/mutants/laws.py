@@ -43,7 +43,7 @@ LAWS: Final = {
         ("ReorderBuffer",), ("operators/test_reorder.py", "operators/test_runs.py", "tasks/test_worker_load.py")
     ),
     "coordinator": Law(("SnapshotCoordinator",), ("engine/test_snapshots.py",)),
-    "history": Law(("History",), ("state/test_history.py", "engine/test_snapshots.py")),
+    "history": Law(("History",), ("state/test_history.py", "state/test_schema.py", "engine/test_snapshots.py")),
     "codec": Law(("Codec", "SchemaCompiler", "Writer", "TypeTable", "FieldCodec"), ("unit/codec", "fuzz")),
     "links": Law(
         ("Link", "Outgoing", "Incoming", "Server", "LinkedEndpoint", "LinkedTransport"),

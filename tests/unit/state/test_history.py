@@ -837,6 +837,7 @@ def test_a_job_that_goes_on_behind_its_end_does_not_go_back_before_it() -> None:
     run.commit(20, (1, "some", 20, False)).commit(30, (1, "end", 30, True))
     again = start(blobs, held=30).history
     assert [each.time for each in again.snapshots] == [30]
+    assert again.beginning is False
     assert again.journals == ()
     contents = asyncio.run(scan(store(blobs)))
     assert contents.last is not None

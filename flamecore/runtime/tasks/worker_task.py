@@ -375,9 +375,10 @@ class LoadMeter:
     def __init__(self, tell: Callable[[float, float], None]) -> None:
         self._tell = tell
         self._clock = STOPWATCH.get()
-        self._worked = 0.0
-        self._began = 0.0
-        self._since = 0.0
+        # Set when work begins.
+        self._worked: float
+        self._began: float
+        self._since: float
         self._timer: asyncio.TimerHandle | None = None
         self._silent = True
 

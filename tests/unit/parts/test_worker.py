@@ -266,6 +266,17 @@ def test_history_below_the_minimum_time_is_less_than_a_window(window: int) -> No
     assert bench.worker.counts().replays == 0
 
 
+def test_a_worker_that_closes_closes_the_works_of_its_operations() -> None:
+    closed: list[str] = []
+    bench = Bench(flow(lambda stream: stream.label("line").gather("line").map(lambda gathered: gathered.parts)))
+    for name, operation in bench.worker.compiled.ordered.items():
+        operation.work.close = lambda name=name: closed.append(name)  # type: ignore[method-assign]
+    bench.worker.close()
+    bench.worker.close()
+    assert closed == [*bench.worker.compiled.ordered]
+    assert closed
+
+
 def test_a_work_that_counts_no_late_records_has_none() -> None:
     bench = Bench(flow(lambda stream: stream.label("line").gather("line").map(lambda gathered: gathered.parts)))
     bench.admit(1)

@@ -128,6 +128,13 @@ def test_partitions_are_read_in_turn_and_each_ends_when_it_is_exhausted() -> Non
     assert not hosts.open_fronts
 
 
+def test_partitions_that_do_not_wait_for_each_other_go_on_behind_the_end_of_the_first() -> None:
+    task, hosts, _ = make([5, 100], merged=())
+    asyncio.run(task.run())
+    assert hosts.ended == [(1, False), (2, False)]
+    assert sum(count for number, count in hosts.admitted if number == 2) == 100
+
+
 def test_a_stop_between_two_partitions_leaves_each_where_it_is() -> None:
     task, hosts, _ = make([40, 5, 100])
     hosts.stop_after = 4

@@ -54,6 +54,20 @@ def test_releases_cut_the_sorted_sequence(times: list[int], limits: list[int]) -
     assert len(barrier) == len(times) - len(released)
 
 
+def test_a_run_that_overlaps_what_a_release_has_left_is_merged() -> None:
+    barrier = Barrier("out")
+
+    def run(*times: int) -> None:
+        barrier.run([Meta(GlobalTime(time, 1), ()).order for time in times], 0, list(times))
+
+    run(1, 3, 5, 7, 9)
+    assert payloads(barrier.release(4)) == [1, 3]
+    run(6, 8, 10)
+    assert payloads(barrier.release(9)) == [5, 6, 7, 8]
+    run(11)
+    assert payloads(barrier.release(20)) == [9, 10, 11]
+
+
 run_times = st.lists(st.sets(st.integers(-5, 5), min_size=1).map(sorted), max_size=5)
 
 

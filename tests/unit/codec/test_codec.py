@@ -492,6 +492,7 @@ def test_two_classes_of_one_name_are_not_mixed_up() -> None:
     one, other, third = outer("one"), outer("other"), outer("third")
     codec = Codec([one])
     data = codec.encode(one(1))
+    assert type(codec.decode(data)) is one
     for kind in (other, third):
         codec.declare(kind)
     for kind in (one, other, third):

@@ -161,6 +161,21 @@ def test_calls_are_counted_once_for_each_item_and_again_for_those_behind_a_late_
     assert operation.calls == 8
 
 
+def test_items_before_one_whose_key_fails_go_on_as_one_run() -> None:
+    flow = fc.Flow("counting")
+    flow.source("numbers", int).key_by(lambda n: 12 // n).count(name="state").sink("out")
+    (vertex,) = (vertex for vertex in flow.graph().vertices if isinstance(vertex, Drift))
+    sent: list[list[Any]] = []
+    failed: list[Any] = []
+    way = Way(lambda *item: sent.append([item[3]]), lambda orders, trace, payloads: sent.append([*payloads]))
+    operation = DriftOperator(vertex, Site(0, lambda *item: failed.append(item[3]), (way,)))
+    operation.run([GlobalTime(time, 1).encode() for time in range(1, 6)], 0, [4, 4, 3, 0, 4])
+    assert sent[0] == [(3, 1), (3, 2), (4, 1)]
+    assert failed == [0]
+    assert [output for some in sent[1:] for output in some] == [(3, 3)]
+    assert operation.retracted == 0
+
+
 def test_a_restored_state_goes_on() -> None:
     operation, out, _ = fused_step(running)
     operation.restore({0: 10, 1: 5})

@@ -402,6 +402,29 @@ def test_versions_of_an_item_that_a_round_leaves_keep_the_sequence_in_which_they
     assert not buffer.is_ready
 
 
+def test_what_is_known_goes_in_however_much_was_in_vain() -> None:
+    class Costly(Noting):
+        def step(self, order: bytes, trace: int, alive: bool, payload: Any) -> None:
+            super().step(order, trace, alive, payload)
+            self.retracted += 0 if alive else 100
+
+    behind = Costly()
+    buffer = ReorderBuffer("state", behind, 1)  # type: ignore[arg-type]
+    put(buffer, 1)
+    buffer.drain(b"")
+    buffer.step(orders_of(1)[0], 0, False, (1,))
+    assert len(buffer) == 1
+    buffer.drain(b"")
+    assert buffer.in_vain > 100
+    put(buffer, 2)
+    buffer.step(orders_of(3)[0], 1, True, (3,))
+    buffer.drain(b"")
+    assert (len(buffer), buffer.lowest) == (2, orders_of(2)[0]), "nothing goes in early any more"
+    buffer.drain(encode_time(4))
+    assert [item[0] for item in behind.items] == orders_of(1, 1, 2, 3)
+    assert len(buffer) == 0
+
+
 def test_tombstones_go_in_together_where_the_operation_takes_runs() -> None:
     behind = Undoing()
     buffer = ReorderBuffer("state", behind, 1)  # type: ignore[arg-type]

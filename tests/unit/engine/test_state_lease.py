@@ -334,6 +334,60 @@ def test_a_claim_in_a_registry_says_that_the_holder_which_had_it_is_gone(elsewhe
     run(main())
 
 
+def test_a_state_that_is_given_back_while_another_run_waits_is_taken_at_once(elsewhere: Callable[[str], None]) -> None:
+    async def main() -> None:
+        on = store()
+        elsewhere("north")
+        first = await take(on)
+        elsewhere("south")
+        taking = asyncio.create_task(take(on))
+        await asyncio.sleep(0.05)
+        async with first:
+            assert not taking.done()
+        async with await taking as second:
+            assert second.holder.host == "south"
+
+    run(main())
+
+
+def test_a_run_that_cannot_delete_the_sign_before_its_own_leaves_none() -> None:
+    class Stubborn(Flaky):
+        times = 1
+
+        async def delete(self, names: Collection[str]) -> None:
+            if self.times:
+                self.times -= 1
+                raise StoreError("not now", store=self.name, blob="")
+            await super().delete(names)
+
+    async def main() -> None:
+        blobs = sign(host="north", lease_s=0.0)
+        before = dict(blobs)
+        with pytest.raises(StoreError, match="not now"):
+            await take(Stubborn(None, StoreContext("words"), blobs))
+        assert blobs == before
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    run(main())
+
+
+def test_a_state_that_others_always_take_first_is_an_error() -> None:
+    class Taken(Flaky):
+        asked = 0
+
+        async def create(self, name: str, data: bytes) -> bool:
+            self.asked += 1
+            return False
+
+    async def main() -> None:
+        on = Taken(None, StoreContext("words"), {})
+        with pytest.raises(StoreError, match="changes hands faster than it can be taken"):
+            await take(on)
+        assert on.asked > 1
+
+    run(main())
+
+
 def test_lost_answers_and_a_store_that_is_away_cost_nothing() -> None:
     async def main() -> None:
         on, told = store(), Told()

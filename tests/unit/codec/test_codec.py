@@ -20,8 +20,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import flamecore as fc
 from flamecore.errors import CodecError
 from flamecore.model.failure import Cause, Failure
+from flamecore.model.graph import Graph
 from flamecore.model.messages import (
     Ack,
     Delivered,
@@ -501,6 +503,27 @@ def test_two_classes_of_one_name_are_not_mixed_up() -> None:
         assert "name=" in caught.value.hint
     with pytest.raises(CodecError, match="not declared"):
         codec.decode(data)
+
+
+def test_a_codec_may_learn_another_version_of_a_graph() -> None:
+    """It knows the types of that one only, and its vertices."""
+
+    def graph(kind: type, sink: str) -> Graph:
+        flow = fc.Flow("small")
+        flow.source("lines", kind).sink(sink)
+        return flow.graph()
+
+    codec = Codec.of(graph(Undeclared, "first"))
+    data = codec.encode(Undeclared(1))
+    assert codec.decode(data) == Undeclared(1)
+    codec.relearn(graph(UndeclaredTuple, "second"))
+    assert codec.decode(codec.encode(UndeclaredTuple(1))) == UndeclaredTuple(1)
+    for use in (lambda: codec.decode(data), lambda: codec.encode(Undeclared(1))):
+        with pytest.raises(CodecError, match="not declared|cannot cross"):
+            use()
+    for vertex, name in enumerate(("lines", "second")):
+        with pytest.raises(CodecError, match=f"'{name}'"):
+            codec.encode(Items([(vertex, 0, True, [b"order"], [Plain()])], ()))
 
 
 # -- refused at the sender --------------------------------------------------------------------

@@ -14,11 +14,12 @@ from flamecore.abc.acker import Reporter, SingleListener
 from flamecore.abc.operator import Work
 from flamecore.abc.source import Batch
 from flamecore.model.clock import ClockName
-from flamecore.model.messages import Report
+from flamecore.model.messages import MinTimes, Report
 from flamecore.model.meta import FrontId, decode_time
 from flamecore.model.ordered import CLOSING, IDLE, IdlingMarking, Now, Ordered, Outcome, Timer
 from flamecore.model.plan import Plan
 from flamecore.model.settings import JobSettings, StateTable
+from flamecore.runtime.parts.counters import NodeStats
 from flamecore.runtime.parts.front import Front
 from flamecore.runtime.parts.worker import Worker
 from flamecore.runtime.state.journal import LAST_MARK
@@ -147,6 +148,16 @@ def test_a_snapshot_before_the_end_comes_to_it_again_and_one_behind_does_not() -
         bench.worker.end_front(1)
         ((_, *front),) = bench.worker.cut(time).fronts
         assert tuple(front) == found
+
+
+def test_what_an_input_that_has_not_closed_holds_back_is_said_with_its_name() -> None:
+    bench = Bench("sequence", snapshots=False, closes=False)
+    assert bench.worker.held() == NodeStats()
+    bench.admit(5, 6)
+    bench.worker.receive("acker/0", MinTimes((9,) * len(bench.worker.plan.segments.inbound)))
+    bench.worker.flush(0.0)
+    held = bench.worker.held()
+    assert (held.held, held.held_for) == ({"end": 1}, {"end": "numbers/0"})
 
 
 # -- idle fronts -------------------------------------------------------------------------------------------------------

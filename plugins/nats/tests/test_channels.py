@@ -210,7 +210,7 @@ def test_a_gap_is_asked_for_once_and_filled() -> None:
     assert line.read == [b"0", b"1", b"2", b"3", b"4"]
 
 
-def test_what_is_lost_is_repeated_once_for_all_probes_before() -> None:
+def test_lost_frames_are_repeated_once_for_all_probes_before() -> None:
     line = FakeLine()
     line.out.push(b"x")
     line.there.clear()

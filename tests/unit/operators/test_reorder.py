@@ -402,7 +402,7 @@ def test_versions_of_an_item_that_a_round_leaves_keep_the_sequence_in_which_they
     assert not buffer.is_ready
 
 
-def test_what_is_known_goes_in_however_much_was_in_vain() -> None:
+def test_known_items_go_in_however_much_was_in_vain() -> None:
     class Costly(Noting):
         def step(self, order: bytes, trace: int, alive: bool, payload: Any) -> None:
             super().step(order, trace, alive, payload)

@@ -150,7 +150,7 @@ def test_a_snapshot_before_the_end_comes_to_it_again_and_one_behind_does_not() -
         assert tuple(front) == found
 
 
-def test_what_an_input_that_has_not_closed_holds_back_is_said_with_its_name() -> None:
+def test_an_input_that_has_not_closed_is_named_with_what_it_holds_back() -> None:
     bench = Bench("sequence", snapshots=False, closes=False)
     assert bench.worker.held() == NodeStats()
     bench.admit(5, 6)

@@ -206,7 +206,7 @@ async def settle() -> None:
     await asyncio.sleep(0.1)
 
 
-def test_what_is_not_acknowledged_is_written_again_over_the_next_connection() -> None:
+def test_unconfirmed_frames_are_written_again_over_the_next_connection() -> None:
     async def main() -> None:
         home = Home(first := Talk(), second := Talk())
         link = Link("there", home)

@@ -313,7 +313,7 @@ def test_a_process_that_says_goodbye_is_not_waited_for() -> None:
     run_virtually(main())
 
 
-def test_what_has_arrived_is_acknowledged_again_over_the_next_connection() -> None:
+def test_frames_that_have_arrived_are_acknowledged_again_over_the_next_connection() -> None:
     async def main() -> None:
         server = Server(House(), "token")
         await break_off(server)
@@ -547,7 +547,7 @@ def test_a_server_that_closes_waits_for_calls_that_take_nothing_any_more() -> No
     run_virtually(main())
 
 
-def test_what_breaks_off_leaves_no_call_and_no_watch() -> None:
+def test_a_server_that_breaks_off_leaves_no_call_and_no_watch() -> None:
     async def main() -> None:
         house = House()
         server = Server(house, "token")

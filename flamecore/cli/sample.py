@@ -127,7 +127,7 @@ def run_sample(spec: JobSpec, count: int, prepare: Callable[[Graph], None] | Non
         operators=local.operators,
     )
     with timed(graph) as timings:
-        stats = to_the_end(job).stats
+        stats = to_the_end(job.run()).stats
     return Sample(stats, sorted(timings, key=lambda timing: -timing.wall_s))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -126,8 +126,7 @@ def run_embedded(
         chosen["acker.use"] = acker
     if transport is not None:
         chosen["transport.use"] = transport
-    if "PYTEST_CURRENT_TEST" in os.environ:  # tests should find broken promises
-        chosen |= {"job.check_types": True, "job.check_mutation": True}
+    chosen |= checks_under_pytest()
     if state is not None:
         chosen |= {"state.use": defaults.STATE_IN_FOLDER, "state.path": str(state)}
     layer = from_program(chosen | dict(settings or {}))
@@ -146,7 +145,7 @@ def run_embedded(
     letters = {} if DEAD_LETTERS in sources else {DEAD_LETTERS: outputs.dead_letters}
     job = make_job(make_config(layer), flow, given={**letters, **outputs, **inputs})
     try:
-        outputs.report = to_the_end(job)
+        outputs.report = to_the_end(job.run())
     except BaseException as error:
         outputs.report = JobReport(job.stats())
         error.outputs = outputs  # type: ignore[attr-defined]  # an exception takes any attribute
@@ -154,13 +153,23 @@ def run_embedded(
     return outputs
 
 
-def to_the_end(job: AnyJob) -> JobReport:
+def checks_under_pytest() -> Mapping[str, object]:
+    """Return the settings by which all promises of functions are checked in tests; none elsewhere."""
+    if "PYTEST_CURRENT_TEST" not in os.environ:
+        return {}
+    return {"job.check_types": True, "job.check_mutation": True}
+
+
+def to_the_end(running: Coroutine[object, object, JobReport]) -> JobReport:
     """Run a job to its end, also from within a running event loop.
+
+    Args:
+        running: Its `run()`, or what waits for that.
 
     Raises as `flamecore.runtime.engine.job.Job.run`.
     """
     if not _is_in_a_loop():
-        return run(job.run())
+        return run(running)
     # A notebook has a loop of its own in this thread, which waits for this very cell: another thread runs the job.
     from concurrent.futures import ThreadPoolExecutor
     from contextvars import copy_context
@@ -175,7 +184,7 @@ def to_the_end(job: AnyJob) -> JobReport:
         tasks.append((asyncio.get_running_loop(), task))
         if interrupted.is_set():  # before there was a task to cancel
             task.cancel()
-        return await job.run()
+        return await running
 
     with ThreadPoolExecutor(1, thread_name_prefix="flamestream") as thread:
         try:

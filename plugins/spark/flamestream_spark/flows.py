@@ -30,11 +30,12 @@ from flamecore.runtime.config.plugins import override
 from flamecore.runtime.config.read import make_config
 from flamecore.runtime.config.resolve import resolve
 from flamecore.runtime.config.validate import unknown_key
-from flamecore.runtime.launch import job_of, to_the_end
+from flamecore.runtime.launch import checks_under_pytest, job_of, to_the_end
 from flamecore.toolkit.places import is_url
 from flamecore.toolkit.records.plain import Unencodable
 from flamestream_spark.nodes.places import is_local
 from flamestream_spark.scratch import make_temporary, remove_temporary, remove_with
+from flamestream_spark.session.ending import told_of_end, while_there
 from flamestream_spark.session.session import name_of, named_jobs, owned_by_thread, plain_interrupts
 from flamestream_spark.source import SparkSource, SparkSourceOptions
 from flamestream_spark.spool.feeding import Feeding
@@ -95,14 +96,14 @@ def run(
     if isinstance(order_by, Mapping):
         check_named("order_by", order_by, flow)
     spark = next(iter(given.values())).sparkSession
-    place = _scratch(spark, scratch)
-    with ExitStack() as undo, owned_by_thread(spark), plain_interrupts():
+    with ExitStack() as undo, told_of_end(spark), owned_by_thread(spark), plain_interrupts():
+        place = _scratch(spark, scratch)
         if scratch is None:
             undo.callback(remove_temporary, Path(place))
         outputs = _run(flow, given, place, workers, order_by, on_spark, dict(settings or {}))
+        if scratch is None:
+            outputs = remove_with(outputs, Path(place))
         undo.pop_all()
-    if scratch is None:
-        outputs = remove_with(outputs, Path(place))
     return next(iter(outputs.values())) if len(outputs) == 1 else outputs
 
 
@@ -134,10 +135,12 @@ def _run(
         if is_url(place):
             chosen |= _written_to(outputs)
         with _edges({name: (given[name], orders[name]) for name in given}, place):
-            flow.run(workers=workers, settings=chosen | extra)
+            chosen |= {"job.workers": workers, "deploy.on": "here", **checks_under_pytest()}
+            job = job_of(resolve(make_config(from_program(chosen | extra)), flow))
+            to_the_end(while_there(spark, job.run))
     else:
         sources = {name: _as_source(flow, name, given[name], orders[name], place) for name in given}
-        run_on_spark(flow, sources, outputs, workers, extra)
+        run_on_spark(spark, flow, sources, outputs, workers, extra)
     frames = {}
     for name, type_ in written.items():
         with named_jobs(spark, name_of(flow.name, f"look at {name}")):
@@ -290,6 +293,7 @@ def _edges(frames: Mapping[str, tuple[Any, tuple[str, ...]]], place: str) -> Ite
 
 
 def run_on_spark(
+    spark: Any,
     flow: Flow,
     sources: Mapping[str, FrameSource],
     outputs: Mapping[str, str],
@@ -299,6 +303,7 @@ def run_on_spark(
     """Run a flow over DataFrames with workers that are tasks of Spark.
 
     Args:
+        spark: The session.
         flow: The flow.
         sources: The DataFrames, by name of the source.
         outputs: A folder or URL for each sink.
@@ -324,7 +329,7 @@ def run_on_spark(
     feeding: list[Feeding] = []
     try:
         feeding.extend(source.start() for source in sources.values())
-        to_the_end(job)
+        to_the_end(while_there(spark, job.run))
     except FlameError as error:
         if failed := next((one.error for one in feeding if one.error is not None), None):
             raise failed from error

@@ -21,6 +21,7 @@ from flamestream_spark.nodes.places import advised, problems
 from flamestream_spark.nodes.slots import check_slots
 from flamestream_spark.nodes.spares import Spares
 from flamestream_spark.nodes.stage import Stage
+from flamestream_spark.session.ending import ended, told_of_end
 from flamestream_spark.session.messages import reason
 from flamestream_spark.session.session import (
     facts_of,
@@ -104,7 +105,8 @@ class SparkHost(NodeHost):
         entering = session(self.options.master, dict(self.options.config))
         with owned_by_thread(session_here()):
             self._session = await asyncio.to_thread(self._resources.enter_context, entering)
-            await self._begin()
+            with told_of_end(self._session):
+                await self._begin()
 
     async def _begin(self) -> None:
         await asyncio.to_thread(self._check_slots)
@@ -114,6 +116,7 @@ class SparkHost(NodeHost):
         loop = asyncio.get_running_loop()
 
         def failed(error: FlameError) -> None:
+            error = ended() if is_gone(self._session) else error
             loop.call_soon_threadsafe(self.context.failed, error)
 
         await asyncio.to_thread(self._feed.start, failed)
@@ -121,7 +124,7 @@ class SparkHost(NodeHost):
     async def start(self, slots: Sequence[NodeSlot], bootstrap: Mapping[str, Any]) -> None:
         here = {"cwd": str(Path.cwd()), "code": dict(self.context.code()), "files": self._files}
         told = {**bootstrap, **here, "watcher": True}
-        with owned_by_thread(session_here()):
+        with told_of_end(self._session), owned_by_thread(self._session):
             for slot in slots:
                 title = name_of(self.context.job, "node", slot.name)
                 self._stages[slot.name] = Stage(self._session, slot, told, self._stage_ended, title)
@@ -159,8 +162,7 @@ class SparkHost(NodeHost):
             return
         what, lines = reason(error)
         if is_gone(self._session):
-            hint = "Its own messages are above, if there are any. All delivered outputs are right; run the job again."
-            self.context.failed(JobError("Spark has ended, and with it all workers", hint=hint))
+            self.context.failed(ended())
         elif not self._works:
             hint = "\n  ".join(lines) or "Spark's own words are above."
             self.context.failed(JobError(f"{stage.name} {what}", hint=hint))

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from flamecore.errors import FlameError, SourceError
+from flamestream_spark.session.ending import ends_with, source_ended
 from flamestream_spark.session.messages import is_cancelled
-from flamestream_spark.session.session import name_of, named_jobs
+from flamestream_spark.session.session import is_gone, name_of, named_jobs, unless_gone
 from flamestream_spark.spool.feeding import failed, write_batch
 from flamestream_spark.spool.ordering import sort_keys
 from flamestream_spark.spool.spool import Failed, Spool
@@ -24,6 +25,7 @@ _ENDING: Final = frozenset(("availableNow", "once"))
 """Triggers with which a query ends by itself."""
 _CLOSE_S: Final = 30.0
 _INTERRUPT_S: Final = 1.0
+_LOOK_S: Final = 1
 
 
 class Into:
@@ -137,12 +139,15 @@ class Query:
 
     def _watch(self) -> None:
         try:
-            self.query.awaitTermination()
+            while not self.query.awaitTermination(_LOOK_S):  # it may never return once Spark has ended
+                if is_gone(self._frame.sparkSession):
+                    raise source_ended(self._source)
         except Exception as error:  # noqa: BLE001 - whoever reads the spool is told
             # Ctrl-C has Spark cancel its jobs, before the program can say that this is to stop.
             if self._stopped.wait(_INTERRUPT_S if is_cancelled(error) else 0):
                 return
-            self._fail(failed(self._source, error), error)
+            gone = ends_with(self._frame.sparkSession, error)
+            self._fail(source_ended(self._source) if gone else failed(self._source, error), error)
         else:
             if self._stopped.is_set():
                 return
@@ -166,5 +171,6 @@ class Query:
         """End the query; the spool stays."""
         self._stopped.set()
         if self.query is not None:
-            self.query.stop()
+            with unless_gone(self._frame.sparkSession):
+                self.query.stop()
             self._thread.join(_CLOSE_S)

@@ -35,7 +35,8 @@ from flamecore.toolkit.places import is_url
 from flamestream_spark.checkpoint import Checkpoint
 from flamestream_spark.flows import check_frames, check_named
 from flamestream_spark.queries import OutputMode, Query
-from flamestream_spark.session.session import plain_interrupts
+from flamestream_spark.session.ending import told_of_end, while_there
+from flamestream_spark.session.session import is_gone, plain_interrupts
 from flamestream_spark.source import SparkSource
 from flamestream_spark.spool.reader import RowsReader
 from flamestream_spark.spool.spool import Spool
@@ -143,7 +144,7 @@ def stream(
         for name, frame in given.items()
     }
     key = place.url if is_url(place.url) else os.path.realpath(place.url)
-    with _locks.setdefault(key, threading.Lock()):
+    with told_of_end(spark), _locks.setdefault(key, threading.Lock()):
         _end_former(key, spec.name, spark)
         owned.take(replace=replace)
         running = _running[key] = Streaming(spec, job, queries, outputs, spark)
@@ -238,7 +239,8 @@ class Streaming:
         try:
             asyncio.run(self._main())
         except BaseException as error:  # noqa: BLE001 - for who waits for it
-            self._error = next((query.error for query in self.queries.values() if query.error), None) or error
+            told = next((query.error for query in self.queries.values() if query.error), None)
+            self._error = error if told is None or is_gone(self._spark) else told
         finally:
             self._begun.set()
             self._stop_queries()
@@ -247,7 +249,7 @@ class Streaming:
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._begun.set()
-        await self._job.run()
+        await while_there(self._spark, self._job.run)
 
     def _watch_program(self) -> None:
         """Stop when the main thread has ended.
@@ -293,7 +295,8 @@ class Streaming:
             raise ConfigError(f"sink {name!r} has taken nothing yet", hint="Wait for some.", path=f"sink.{name}")
         from flamestream_spark.datasource import read_output
 
-        return read_output(self._spark, url)
+        with told_of_end(self._spark):
+            return read_output(self._spark, url)
 
     def progress(self) -> dict[str, Any]:
         """Return counts, latency in ms, and what Spark says of its queries.
@@ -334,7 +337,8 @@ class Streaming:
             FlameError: It has failed.
         """
         for query in self.queries.values():
-            query.query.processAllAvailable()
+            with told_of_end(self._spark):
+                query.query.processAllAvailable()
         limit = time.monotonic() + timeout
         while self.isActive:
             stats = self._job.stats()

@@ -28,11 +28,13 @@ _ASK_S: Final = 30.0
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 _SCRIPT: Final = """\
 #!/bin/sh
-# Starts {java} without one module: it may lack it, and warns of it otherwise.
+# Starts {java} without one module: it may lack it, and warns of it otherwise; and in a session of its own: a signal to
+# a whole process group, as by Ctrl-C, is for the program, which has Java end when it needs it no longer.
 for argument do
     shift
     [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
 done
+if command -v setsid >/dev/null; then exec setsid {java} "$@"; fi
 exec {java} "$@"
 """
 

@@ -7,6 +7,8 @@ from typing import Final
 
 _OURS: Final = re.compile(r"flamestream: (?!\{)(?P<what>.*?)(?:\n\s*\n|\n\tat |\n\s*SQLSTATE|\Z)", re.DOTALL)
 _CANCELLED: Final = ("cancelled", "CANCELED")
+_ENDING: Final = ("exited unexpectedly", "SparkContext", "Py4J", "Connection re", "setCallSite")
+"""Words of errors that may come of the end of Spark: a worker killed along, a context that is gone."""
 _CODE: Final = re.compile(r"\[([A-Z_.]+)\]")
 _AROUND: Final = ("STREAM_FAILED", "FOREACH_BATCH_USER_FUNCTION_ERROR")
 """Codes of errors that only hand on another one."""
@@ -55,6 +57,15 @@ def is_cancelled(error: BaseException) -> bool:
     (True, False)
     """
     return any(word in str(error) for word in _CANCELLED)
+
+
+def may_be_end(error: BaseException) -> bool:
+    """Return whether an error may come of the end of Spark.
+
+    >>> may_be_end(RuntimeError("Python worker exited unexpectedly (crashed)")), may_be_end(RuntimeError("no file"))
+    (True, False)
+    """
+    return any(word in f"{type(error).__name__}: {error}" for word in _ENDING)
 
 
 def python_of(text: str) -> str | None:

@@ -157,8 +157,9 @@ def session(master: str = "", config: Mapping[str, str] | None = None) -> Iterat
             _users -= own
             if own and not _users:
                 _made.clear()
-                if not is_gone(found):
-                    _stop(found)
+                with unless_gone(found):
+                    if not is_gone(found):
+                        _stop(found)
                 with suppress(OSError):  # it holds tables, or there is none
                     _warehouse.rmdir()
 
@@ -289,10 +290,11 @@ def named_jobs(session: Any, name: str) -> Iterator[None]:
     try:
         yield
     finally:
-        for key, value in former.items():
-            context.setLocalProperty(key, value)
-        for tag in tags:
-            session.removeTag(tag)
+        with unless_gone(session):
+            for key, value in former.items():
+                context.setLocalProperty(key, value)
+            for tag in tags:
+                session.removeTag(tag)
 
 
 def show_name(session: Any, name: str) -> None:
@@ -320,8 +322,15 @@ def cancel_tag(session: Any, tag: str) -> None:
     if context is None:
         session.interruptTag(tag)
         return
-    try:
+    with unless_gone(session):
         context.cancelJobsWithTag(tag)
+
+
+@contextmanager
+def unless_gone(session: Any) -> Iterator[None]:
+    """Ignore errors of a block that only tidies up, if Spark has ended."""
+    try:
+        yield
     except Exception:
         if not is_gone(session):
             raise
@@ -331,7 +340,7 @@ def is_gone(session: Any) -> bool:
     """Return whether Spark has ended: its Java driver is gone, or its session stopped."""
     context = _context(session)
     if context is None:
-        return False
+        return bool(getattr(session, "is_stopped", False))
     try:
         return context._jsc is None or bool(context._jsc.sc().isStopped())
     except Exception:  # noqa: BLE001 – however Python says that nobody is there

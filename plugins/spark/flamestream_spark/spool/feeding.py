@@ -11,6 +11,7 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from flamecore.errors import FlameError, SourceError
+from flamestream_spark.session.ending import ends_with, source_ended
 from flamestream_spark.session.messages import gist, is_cancelled, own_words, python_of
 from flamestream_spark.session.session import cancel_tag, name_of, spark_thread, tag_thread
 from flamestream_spark.spool import parts
@@ -150,7 +151,10 @@ class Feeding:
         except Exception as error:  # noqa: BLE001 - whoever reads the spool is told
             if self._stopped:
                 return
-            self.error = error if isinstance(error, SourceError) else failed(self._source, error)
+            if ends_with(self._ordered.frame.sparkSession, error):
+                self.error = source_ended(self._source)
+            else:
+                self.error = error if isinstance(error, SourceError) else failed(self._source, error)
             self.error.__cause__ = self.error.__cause__ or error
             told = self.error
             if self._failed is not None:

@@ -13,7 +13,8 @@ JOB_STARTED: Final = "job.started"
 
 JOB_PLACED: Final = "job.placed"
 """A job runs on the host where its data is at home, as nothing else is said; said as text where the log is not JSON.
-Keys: `job`, `on`, `transport`, and `because`, the sources and sinks with data there."""
+Keys: `job`, `on`, `transport`, and `because`, the sources and sinks with data there. Functions of a program that choose
+the host themselves say it as their first line: `because` is then what has decided."""
 
 JOB_AWAITED: Final = "job.awaited"
 """A job waits for its workers; said as text where the log is not JSON. Keys: `job`, `start_timeout_s`, and the

@@ -1,6 +1,6 @@
 """The log of events.
 
-A program that uses the library configures its log itself; commands write to stderr.
+A program that uses the library configures its log itself; until it does, and in commands, it is on stderr.
 """
 
 from __future__ import annotations
@@ -119,5 +119,8 @@ def logger() -> FilteringBoundLogger:
             ],
             logger_factory=structlog.WriteLoggerFactory(sys.stderr),
         )
-    log: FilteringBoundLogger = structlog.get_logger()
-    return log
+    if structlog.is_configured():
+        log: FilteringBoundLogger = structlog.get_logger()
+        return log
+    apart: FilteringBoundLogger = structlog.wrap_logger(structlog.WriteLogger(sys.stderr))  # data of a program stays so
+    return apart

@@ -1,7 +1,8 @@
 """Flows over DataFrames: `run(flow, pages=df)`, and `df.transform(through(flow))`.
 
-The flow runs in this process. Executors read, order and pack the input; outputs are written as Parquet as they come,
-and are DataFrames over these files, in a folder or an object store.
+The flow runs in this process, or on Spark's workers, as `on_spark` and the master say. Executors read, order and pack
+the input; outputs are written as Parquet as they come, and are DataFrames over these files, in a folder or an object
+store.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any, ClassVar, Final
 import msgspec
 import pyarrow.parquet as pq
 
+from flamecore.abc.config import HERE
 from flamecore.abc.sink import Guarantee, Sink
 from flamecore.abc.source import EdgeContext, SourceCapabilities
 from flamecore.errors import ConfigError, FlameError, SinkError
@@ -34,9 +36,10 @@ from flamecore.runtime.launch import checks_under_pytest, job_of, to_the_end
 from flamecore.toolkit.places import is_url
 from flamecore.toolkit.records.plain import Unencodable
 from flamestream_spark.nodes.places import is_local
+from flamestream_spark.placement import host_of
 from flamestream_spark.scratch import make_temporary, remove_temporary, remove_with
 from flamestream_spark.session.ending import told_of_end, while_there
-from flamestream_spark.session.session import name_of, named_jobs, owned_by_thread, plain_interrupts
+from flamestream_spark.session.session import HOST, name_of, named_jobs, owned_by_thread, plain_interrupts
 from flamestream_spark.source import SparkSource, SparkSourceOptions
 from flamestream_spark.spool.feeding import Feeding
 from flamestream_spark.spool.ordering import ORDER_BY, has_stable_order
@@ -74,8 +77,8 @@ def run(
         scratch: A folder for the outputs, which executors reach too, or a URL of an object store; it must be kept for
             as long as the outputs are used. By default a temporary one, removed when nothing reads it any more: only
             where Spark runs on this machine.
-        on_spark: Whether the workers are tasks of Spark too, and not in this process. They import the flow, so it must
-            be a variable of a module. By default they are where Spark does not run on this machine.
+        on_spark: Whether the workers are tasks of Spark, and not in the driver, which is this process. By default they
+            are on every master but `local` ones, whatever the amount of data. The first line of the log says which.
         settings: More configuration, as dotted keys: {"source.pages.on_error": "skip"}. With `"dead_letter"` there,
             dead letters are one more output, of that name.
         frames: DataFrames by name of the source.
@@ -131,11 +134,11 @@ def _run(
         if name != DEAD_LETTERS:
             extra.setdefault(f"sink.{name}.types", kept_types(type_, schemas))
     outputs = {name: f"{place}/{name}" for name in written}
-    if is_local(_master(spark)) if on_spark is None else not on_spark:
+    if host_of(spark, flow.name, on_spark=on_spark) == HERE:
         if is_url(place):
             chosen |= _written_to(outputs)
         with _edges({name: (given[name], orders[name]) for name in given}, place):
-            chosen |= {"job.workers": workers, "deploy.on": "here", **checks_under_pytest()}
+            chosen |= {"job.workers": workers, "deploy.on": HERE, **checks_under_pytest()}
             job = job_of(resolve(make_config(from_program(chosen | extra)), flow))
             to_the_end(while_there(spark, job.run))
     else:
@@ -312,7 +315,7 @@ def run_on_spark(
 
     Raises as `run`.
     """
-    chosen: dict[str, Any] = {"job.workers": workers, "deploy.on": "spark"}
+    chosen: dict[str, Any] = {"job.workers": workers, "deploy.on": HOST}
     for name, source in sources.items():
         chosen |= {f"source.{name}.use": "spark", f"source.{name}.spool": source.folder, f"source.{name}.ends": True}
         chosen[f"source.{name}.order_by"] = list(source.options.order_by)

@@ -76,6 +76,7 @@ class Query:
         job: Name of the job.
 
     Attributes:
+        spool: The spool.
         halted: Function that ends the job, called if others have stopped the query; None: that is a failure.
     """
 
@@ -93,7 +94,7 @@ class Query:
         self.halted: Callable[[], None] | None = None
         self._output_mode, self._job = output_mode, job
         self._failed = failed
-        self._frame, self._spool, self._source = frame, spool, source
+        self._frame, self.spool, self._source = frame, spool, source
         self._checkpoint, self._trigger = checkpoint, trigger or {}
         self._thread = threading.Thread(target=self._watch, name=f"source {source}", daemon=True)
         self._stopped = threading.Event()
@@ -110,18 +111,19 @@ class Query:
                 which former ones they stand for.
         """
         if not self._frame.isStreaming:
-            raise self._spool.error(
+            raise self.spool.error(
                 "a DataFrame is given that is no stream", "Give one of spark.readStream; or use flamestream_spark.run."
             )
         frame = fitted(self._frame, self._source)
         keys = keys_of(self._frame, self._source) if self._output_mode == "update" else ()
-        self._spool.open()
-        self._spool.expect_mode(self._output_mode)
-        last = self._spool.last()
-        self._spool.expect(0 if last is None else last[0] + 1, types_of(frame.schema))
-        self._spool.go_on()
+        self.spool.open()
+        self.spool.expect_mode(self._output_mode)
+        last = self.spool.last()
+        self.spool.expect(0 if last is None else last[0] + 1, types_of(frame.schema))
+        self.spool.go_on()
+        self.spool.begin()
         writer = frame.writeStream.outputMode(self._output_mode)
-        writer = writer.foreachBatch(Into(self._spool.place.url, keys, name_of(self._job, f"feed {self._source}")))
+        writer = writer.foreachBatch(Into(self.spool.place.url, keys, name_of(self._job, f"feed {self._source}")))
         writer = writer.option("checkpointLocation", str(self._checkpoint))
         if self._trigger:
             writer = writer.trigger(**self._trigger)
@@ -129,7 +131,7 @@ class Query:
             self.query = writer.start()
         except Exception as error:
             if self._output_mode == "append" and _WRONG_MODE in str(error):
-                raise self._spool.error(
+                raise self.spool.error(
                     "rows of its aggregation change for as long as it runs, and none is ever final",
                     'Take each change of a row: stream(…, output_mode="update"); or only rows that are final, by '
                     "withWatermark(…) before a groupBy of windows.",
@@ -153,19 +155,19 @@ class Query:
                 return
             # An end is of the trigger alone: a query that was stopped has more to read, in its next run.
             if not _ENDING.isdisjoint(self._trigger):
-                self._spool.end()
+                self.spool.end()
             elif self.halted is not None:
                 self.halted()
             else:
                 hint = "Was it stopped on purpose, or was a query started on its checkpoint? Run the job again."
-                self._fail(self._spool.error("its query of Spark was stopped by others", hint))
+                self._fail(self.spool.error("its query of Spark was stopped by others", hint))
 
     def _fail(self, error: SourceError, cause: BaseException | None = None) -> None:
         error.__cause__ = cause
         self.error = error
         if self._failed is not None:
             self._failed(error)
-        self._spool.fail(Failed(error.what.partition(": ")[2], error.hint, str(error.position)))
+        self.spool.fail(Failed(error.what.partition(": ")[2], error.hint, str(error.position)))
 
     def stop(self) -> None:
         """End the query; the spool stays."""

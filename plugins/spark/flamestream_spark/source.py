@@ -188,7 +188,8 @@ class SparkSource(Source):
             spool.open()
             _check_begin(spool, after)
             job = self.context.job if options.ends and not in_task() else None  # what a task logs, nobody reads
-            return RowsReader(name, spool, self._payloads, after, keep=options.keep, job=job)
+            notes = self._fed_elsewhere
+            return RowsReader(name, spool, self._payloads, after, keep=options.keep, notes=notes, job=job)
         if (held := self._held_already(after)) is not None:
             return RowsReader(name, held, self._payloads, after, keep=options.keep, once=True)
         if options.stream:

@@ -6,8 +6,8 @@
     CHECKPOINT/state/           snapshots of the job
     CHECKPOINT/output/SINK/     its outputs: what `Streaming.output` gives
 
-CHECKPOINT is a folder, or a URL of an object store. The job runs on a thread of the program. Outputs come as soon as
-they are known, not with the batches of Spark.
+CHECKPOINT is a folder, or a URL of an object store. The job runs on a thread of the program, or on
+Spark's workers. Outputs come as soon as they are known, not with the batches of Spark.
 """
 
 from __future__ import annotations
@@ -34,11 +34,10 @@ from flamecore.runtime.launch import job_of
 from flamecore.toolkit.places import is_url
 from flamestream_spark.checkpoint import Checkpoint
 from flamestream_spark.flows import check_frames, check_named
+from flamestream_spark.placement import host_of
 from flamestream_spark.queries import OutputMode, Query
 from flamestream_spark.session.ending import told_of_end, while_there
-from flamestream_spark.session.session import is_gone, plain_interrupts
-from flamestream_spark.source import SparkSource
-from flamestream_spark.spool.reader import RowsReader
+from flamestream_spark.session.session import is_gone, owned_by_thread, plain_interrupts, spark_thread
 from flamestream_spark.spool.spool import Spool
 from flamestream_spark.storage.hadoop import check_reach
 from flamestream_spark.storage.objects import check_url
@@ -67,6 +66,7 @@ def stream(
     trigger: Mapping[str, Any] | None = None,
     output_mode: OutputMode | Mapping[str, OutputMode] = "append",
     replace: bool = False,
+    on_spark: bool | None = None,
     settings: Mapping[str, Any] | None = None,
     **frames: Any,
 ) -> Streaming:
@@ -86,6 +86,8 @@ def stream(
             they are. "update", for aggregations: the new row of each key that has changed, in place of its former one.
         replace: Whether to begin anew: the state of an earlier flow on this checkpoint is removed, and its output
             replaced.
+        on_spark: As for `flamestream_spark.run`: whether the workers are tasks of Spark. A run may go on in the other
+            place.
         settings: More configuration, as dotted keys: {"sink.counts.use": "nats", "sink.counts.subject": "counts"}.
         frames: Streaming DataFrames by name of the source.
 
@@ -113,8 +115,9 @@ def stream(
     modes = {name: _output_mode(output_mode, name) for name in given}
     spark = next(iter(given.values())).sparkSession
     place = _checkpoint(spark, checkpoint, next(iter(given)))
-    chosen: dict[str, Any] = {"job.workers": workers, "job.guarantee": "exactly_once", "deploy.on": "here"}
-    chosen |= {"state.use": "directory" if is_url(place.url) else "sqlite", "state.path": place.at("state")}
+    on = host_of(spark, flow.name, on_spark=on_spark)
+    chosen: dict[str, Any] = {"job.workers": workers, "job.guarantee": "exactly_once", "deploy.on": on}
+    chosen |= {"state.use": "directory", "state.path": place.at("state")}  # which all that reach the checkpoint reach
     for name in given:
         chosen |= {f"source.{name}.use": "spark", f"source.{name}.spool": place.at(f"spool/{name}")}
     extra = dict(settings or {})
@@ -223,7 +226,8 @@ class Streaming:
         # In Python 3.11 and 3.12 a thread counts as ended once a signal has interrupted `join` (gh-90882).
         self._ended = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = threading.Thread(target=self._run, name=f"job {spec.name}", daemon=True)
+        with owned_by_thread(spark):
+            self._thread = spark_thread(self._run, f"job {spec.name}")
         try:
             for query in queries.values():
                 query.halted = self._halt
@@ -305,7 +309,7 @@ class Streaming:
         """
         stats = self._job.stats()
         return {
-            "waiting": self._wanted() - stats.items_in - stats.rejected if self._readers() else None,
+            "waiting": None if (wanted := self._wanted()) is None else max(wanted - stats.records, 0),
             "items_in": stats.items_in,
             "items_out": dict(stats.items_out),
             "latency_p50_ms": stats.latency_p50_ms,
@@ -313,17 +317,20 @@ class Streaming:
             "queries": {name: query.query.lastProgress for name, query in self.queries.items()},
         }
 
-    def _readers(self) -> dict[str, RowsReader]:
-        sources = {name: source for name, source in self._spec.sources.items() if name in self.queries}
-        found = {name: source.reader for name, source in sources.items() if isinstance(source, SparkSource)}
-        return {name: reader for name, reader in found.items() if reader is not None}
+    def _wanted(self, *, read: bool = False) -> int | None:
+        """Return the number of rows for this run, from where it went on; None: it is not known yet.
 
-    def _wanted(self) -> int:
-        """Return the number of rows for this run, from where it went on."""
+        Args:
+            read: Whether all of them are to have been read, also by the reader that is there now.
+        """
         total = 0
-        for name, reader in self._readers().items():
-            last = Spool(reader.spool.place.url, name).last()
-            total += max((last[1].end if last is not None else 0) - reader.first, 0)
+        for name, query in self.queries.items():
+            spool = Spool(query.spool.place.url, name)  # as it is now: a spool keeps what it has found
+            last, reading = spool.last(), spool.reading()
+            end = 0 if last is None else last[1].end
+            if reading is None or (read and reading.row < end):
+                return None
+            total += max(end - reading.first, 0)
         return total
 
     def processAllAvailable(self, timeout: float = _STOP_S) -> None:
@@ -341,9 +348,8 @@ class Streaming:
                 query.query.processAllAvailable()
         limit = time.monotonic() + timeout
         while self.isActive:
-            stats = self._job.stats()
-            ready = len(self._readers()) == len(self.queries)
-            if ready and stats.items_in + stats.rejected >= self._wanted() and not stats.in_flight:
+            stats, wanted = self._job.stats(), self._wanted(read=True)
+            if wanted is not None and stats.records >= wanted and not stats.in_flight:
                 return
             if time.monotonic() > limit:
                 raise JobError(f"not everything is delivered after {timeout:g} s: {self.progress()}")

@@ -25,6 +25,15 @@ _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 _ENTRY: Final = re.compile(r"\s*(?P<key>[^#\s=:][^\s=:]*)[\s=:]\s*(?P<value>.*?)\s*")
 
 
+def has_workers(master: str) -> bool:
+    """Return whether flows of a program run on Spark's workers by default: on a cluster, and not where Spark is local.
+
+    >>> [has_workers(master) for master in ("local[4]", "local-cluster[2,1,1024]", "spark://127.0.0.1:7077", "yarn")]
+    [False, False, True, True]
+    """
+    return not master.startswith("local")
+
+
 def is_below_task() -> bool:
     """Return whether this process was started by a task of Spark."""
     return BELOW_TASK in os.environ

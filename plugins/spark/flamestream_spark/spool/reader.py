@@ -99,6 +99,7 @@ class RowsReader(Reader):
         passing: Whether parts are removed as soon as they have been read: they are not read again.
         once: Whether everything goes when all has been read.
         held: Resources to release when it is closed.
+        notes: Whether it notes in the spool what it has read, for whom waits for that in another process.
         job: Name of the job that waits for others to mark the end of the spool; None: it does not.
     """
 
@@ -114,6 +115,7 @@ class RowsReader(Reader):
         passing: bool = False,
         once: bool = False,
         held: ExitStack | None = None,
+        notes: bool = False,
         job: str | None = None,
     ) -> None:
         self._source = source
@@ -125,6 +127,7 @@ class RowsReader(Reader):
         self._keep = keep
         self._passing = passing
         self._once = once
+        self._notes = notes
         self._held = held or ExitStack()
         self._after = after
         self._next = 0
@@ -189,6 +192,7 @@ class RowsReader(Reader):
             if self._after is not None and after + 1 == self.spool.taken().row:
                 after, self._after = after + 1, None  # all up to there has been taken away
             self.first = after if self._after is None else after + 1
+            self._note(self.first)
             self._rows = rows_of(self.spool, after, self._stop, self._part_read)
         try:
             return next(self._rows, _END)
@@ -197,7 +201,12 @@ class RowsReader(Reader):
                 raise self._feeding.error from self._feeding.error.__cause__
             raise error
 
+    def _note(self, row: int) -> None:
+        if self._notes:
+            self.spool.note(self.first, row)
+
     def _part_read(self, taken: Taken) -> None:
+        self._note(taken.row)
         if self._passing:
             self.spool.forget(taken)
         else:

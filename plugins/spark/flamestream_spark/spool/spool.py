@@ -8,6 +8,7 @@ The front may read the rows several times.
     _mode.json                       which rows a batch has: output mode of the query, where that is known
     _columns.json                    names and types of the columns that every batch has
     _taken.json                      what has been taken is below this row; its files are gone
+    _reading.json                    what the present run has read
     _end.json                        there is no batch from this one on
     _failed.json                     why no more comes
 
@@ -19,12 +20,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from flamecore.errors import SourceError
 from flamestream_spark.storage.places import place_of
+
+_READING: Final = "_reading.json"
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -37,6 +40,18 @@ class Order(msgspec.Struct, frozen=True):
 
     files: tuple[str, ...] = ()
     of: str = ""
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """How far a run has read, wherever its reader is.
+
+    Attributes:
+        first: Number of the first row that the run has read.
+        row: Number of the row behind those of the last part that has been read, since the reader was opened last.
+    """
+
+    first: int
+    row: int
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -267,6 +282,20 @@ class Spool:
     def taken(self) -> Taken:
         """Return the place where reading begins."""
         return self._read("_taken.json", Taken) or Taken()
+
+    def reading(self) -> Reading | None:
+        """Return what the run that reads has noted; None: it has not begun."""
+        found: Reading | None = self._read(_READING, Reading)
+        return found
+
+    def note(self, first: int, row: int) -> None:
+        """Note that the run has read up to a row, from `first` on if it has noted nothing before."""
+        held = self.reading()
+        self._say(_READING, Reading(first if held is None else held.first, row))
+
+    def begin(self) -> None:
+        """Forget what an earlier run has noted."""
+        self.place.remove((_READING,))
 
     def over(self, number: int) -> bool:
         """Return whether that batch, and all behind it, do not come.

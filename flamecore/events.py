@@ -34,7 +34,8 @@ JOB_DRAINED: Final = "job.drained"
 """A job was asked to stop, and has delivered all it had admitted. Keys: as for `job.progressed`."""
 
 JOB_ENDED: Final = "job.ended"
-"""A job has come to the end of its sources, and has delivered everything. Keys: as for `job.progressed`."""
+"""A job has come to the end of its sources, and has delivered everything. Keys: as for `job.progressed`, and for each
+sink `output.SINK`, as for `job.drained`."""
 
 JOB_FAILED: Final = "job.failed"
 """A job has ended with an error, which is printed after this line. Keys: as for `job.progressed`, and `error`."""

@@ -54,8 +54,15 @@ class Progress(ABC):
         return
 
     @abstractmethod
-    def end(self, event: str, stats: JobStats, **more: object) -> None:
-        """Show that the job has ended; `event` is one of `flamecore.events`."""
+    def end(self, event: str, stats: JobStats, outputs: Mapping[str, str] = {}, **more: object) -> None:
+        """Show that the job has ended.
+
+        Args:
+            event: One of `flamecore.events`.
+            stats: Its counters.
+            outputs: The output of each sink, in words.
+            more: Further keys of a log line.
+        """
 
 
 class Silence(Progress):
@@ -71,7 +78,7 @@ class Silence(Progress):
     def show(self, stats: JobStats) -> None:
         """Show nothing."""
 
-    def end(self, event: str, stats: JobStats, **more: object) -> None:
+    def end(self, event: str, stats: JobStats, outputs: Mapping[str, str] = {}, **more: object) -> None:
         """Print what was left out or unfinished, unless the job has failed."""
         # Also with --quiet: a job that has left out records must not end silently.
         parts = []
@@ -104,9 +111,10 @@ class Lines(Progress):
         told = {name: value for name, value in stats.rows() if value and name not in _AT_THE_END}
         self._log(events.JOB_PROGRESSED, _flat(told))
 
-    def end(self, event: str, stats: JobStats, **more: object) -> None:
+    def end(self, event: str, stats: JobStats, outputs: Mapping[str, str] = {}, **more: object) -> None:
         """Log all of the last look."""
-        self._log(event, _flat(dict(stats.rows())), **more)
+        said = {f"output.{name}": text for name, text in outputs.items()}
+        self._log(event, {**_flat(dict(stats.rows())), **said}, **more)
 
     def _log(self, event: str, counters: Mapping[str, object], **more: object) -> None:
         logger().info(event, job=self._job, **counters, **more)
@@ -146,12 +154,13 @@ class Screen(Progress):
             self._live.stop()
             self._live = None
 
-    def end(self, event: str, stats: JobStats, **more: object) -> None:
+    def end(self, event: str, stats: JobStats, outputs: Mapping[str, str] = {}, **more: object) -> None:
         """Print one line."""
         words = {events.JOB_ENDED: "done", events.JOB_DRAINED: "drained", events.JOB_FAILED: "failed"}
         line = summary(stats)
         if event == events.JOB_ENDED:  # where reading was stopped, all may still come
             line = "; ".join([line, *held(stats)])
+        line = "; ".join([line, *(f"{name}: {text}" for name, text in outputs.items())])
         say(f"{self._job} {words[event]}: {line}", err=True)
 
     def _table(self, stats: JobStats) -> Table:

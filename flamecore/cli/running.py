@@ -22,6 +22,7 @@ from flamecore.escapes import block
 from flamecore.logs import JsonLines, TextLines, as_json, json_line, logger
 from flamecore.runtime.config.job_spec import JobSpec
 from flamecore.runtime.launch import job_of
+from flamecore.runtime.parts.counters import JobStats
 from flamecore.runtime.tasks.event_loop import run
 from flamecore.runtime.tasks.stats import JobReport
 from flamecore.runtime.tasks.watch import end_process_by
@@ -77,7 +78,8 @@ def run_to_the_end(ctx: click.Context, spec: JobSpec, *, quiet: bool, progress_i
         end_process_by(None)
     if report is None:
         ctx.exit(Exit.STOPPED)
-    progress.end(events.JOB_DRAINED if report.drained else events.JOB_ENDED, report.stats)
+    event = events.JOB_DRAINED if report.drained else events.JOB_ENDED
+    progress.end(event, report.stats, outputs_of(spec, report.stats))
     if wants_json(ctx):
         summary = {"job": spec.name, "drained": report.drained, **dict(report.stats.rows())}
         print_json(summary, ctx)
@@ -94,6 +96,17 @@ def _end(text: str) -> None:
 def writes_to_stdout(spec: JobSpec) -> bool:
     """Return whether data goes to stdout, so that nothing else may."""
     return any(sink.writes_to_stdout for sink in spec.all_sinks.values())
+
+
+def outputs_of(spec: JobSpec, stats: JobStats) -> dict[str, str]:
+    """Return what each sink has been given in this run, and where it is, in words."""
+    found = {}
+    for name, sink in spec.all_sinks.items():
+        count = stats.items_out.get(name, 0)
+        form = getattr(sink.options, "format", "") or sink.name
+        places = "".join(f" in {place}" for place in sink.writes())
+        found[name] = f"{count:,} row{'s' * (count != 1)} to {form}{places}"
+    return found
 
 
 def say_placed(spec: JobSpec) -> None:

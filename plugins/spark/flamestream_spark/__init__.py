@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from flamestream_spark.queries import Into
     from flamestream_spark.spool.ordering import UnstableOrderWarning
     from flamestream_spark.streaming import Streaming, stream
+    from flamestream_spark.tables.arrow import UntypedOutputWarning
 
 _WHERE = {
     "TIMES": "flows",
@@ -25,6 +26,7 @@ _WHERE = {
     "Into": "queries",
     "Streaming": "streaming",
     "UnstableOrderWarning": "spool.ordering",
+    "UntypedOutputWarning": "tables.arrow",
     "stream": "streaming",
 }
 """Imported when they are asked for: a task that is started anew does not wait for them."""
@@ -46,4 +48,14 @@ def register(spark: Any) -> None:
     datasource.register(spark)
 
 
-__all__ = ["TIMES", "Into", "Streaming", "UnstableOrderWarning", "register", "run", "stream", "through"]
+__all__ = [
+    "TIMES",
+    "Into",
+    "Streaming",
+    "UnstableOrderWarning",
+    "UntypedOutputWarning",
+    "register",
+    "run",
+    "stream",
+    "through",
+]

@@ -46,8 +46,8 @@ from flamestream_spark.spool.ordering import ORDER_BY, has_stable_order
 from flamestream_spark.spool.spool import Spool
 from flamestream_spark.storage.place import local_path
 from flamestream_spark.storage.places import made, place_of
-from flamestream_spark.tables.arrow import TIMES, Form, remedy
-from flamestream_spark.tables.columns import kept_types
+from flamestream_spark.tables.arrow import TIMES, Form, remedy, untyped_told, warn_untyped
+from flamestream_spark.tables.columns import folds_case, kept_types
 
 _EDGE: Final = "spark-frame"
 _PIECE: Final = 65_536
@@ -99,7 +99,8 @@ def run(
     if isinstance(order_by, Mapping):
         check_named("order_by", order_by, flow)
     spark = next(iter(given.values())).sparkSession
-    with ExitStack() as undo, told_of_end(spark), owned_by_thread(spark), plain_interrupts():
+    warn_untyped(_written_by(flow, settings or {}))
+    with ExitStack() as undo, untyped_told(), told_of_end(spark), owned_by_thread(spark), plain_interrupts():
         place = _scratch(spark, scratch)
         if scratch is None:
             undo.callback(remove_temporary, Path(place))
@@ -108,6 +109,11 @@ def run(
             outputs = remove_with(outputs, Path(place))
         undo.pop_all()
     return next(iter(outputs.values())) if len(outputs) == 1 else outputs
+
+
+def _written_by(flow: Flow, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the payload types of the sinks that are not configured otherwise, by name."""
+    return {sink.name: sink.type for sink in flow.graph().sinks if f"sink.{sink.name}.use" not in settings}
 
 
 def _run(
@@ -132,7 +138,7 @@ def _run(
     schemas = [frame.schema for frame in given.values()]
     for name, type_ in written.items():
         if name != DEAD_LETTERS:
-            extra.setdefault(f"sink.{name}.types", kept_types(type_, schemas))
+            extra.setdefault(f"sink.{name}.types", kept_types(type_, schemas, folded=folds_case(spark)))
     outputs = {name: f"{place}/{name}" for name in written}
     if host_of(spark, flow.name, on_spark=on_spark) == HERE:
         if is_url(place):
@@ -333,9 +339,9 @@ def run_on_spark(
     try:
         feeding.extend(source.start() for source in sources.values())
         to_the_end(while_there(spark, job.run))
-    except FlameError as error:
+    except FlameError:
         if failed := next((one.error for one in feeding if one.error is not None), None):
-            raise failed from error
+            raise failed from failed.__cause__  # which the worker that has read it can only repeat
         raise
     finally:
         for one in feeding:

@@ -31,7 +31,7 @@ from flamestream_spark.storage.folder import FolderPlace
 from flamestream_spark.storage.objects import written
 from flamestream_spark.storage.place import local_path
 from flamestream_spark.storage.places import place_of
-from flamestream_spark.tables.arrow import Form, remedy, text
+from flamestream_spark.tables.arrow import Form, remedy, text, warn_untyped
 from flamestream_spark.tables.catalogue import Listing
 from flamestream_spark.tables.claims import ClaimedFolder
 from flamestream_spark.tables.delta import LOG, delta_rs, gist_of
@@ -181,6 +181,7 @@ class SparkSink(Sink):
 
     async def open(self) -> int:
         self.rehearse()
+        warn_untyped({self.context.name: self.context.type})
         return await asyncio.to_thread(self._open)
 
     def _open(self) -> int:

@@ -19,7 +19,6 @@ from xxhash import xxh3_64_hexdigest
 from flamecore.abc.hooks import hookimpl
 from flamecore.abc.source import EdgeContext, Reader, Source, SourceCapabilities
 from flamecore.errors import ConfigError, FlameError, SourceError
-from flamecore.suggest import suggestion
 from flamecore.toolkit.places import covers, is_url
 from flamestream_spark.queries import Query
 from flamestream_spark.scratch import make_temporary, remove_temporary
@@ -41,7 +40,7 @@ from flamestream_spark.spool.spool import Spool
 from flamestream_spark.storage.hadoop import check_reach
 from flamestream_spark.storage.place import local_path
 from flamestream_spark.storage.places import place_of
-from flamestream_spark.tables.columns import arrow_schema, fitted, taken
+from flamestream_spark.tables.columns import arrow_schema, column_of, fitted, taken
 from flamestream_spark.tables.delta import frame_of, open_table, unknown_to
 from flamestream_spark.tables.payloads import Payloads
 
@@ -292,7 +291,7 @@ class SparkSource(Source):
         ordered = in_order(frame, self.options.order_by, self.context.name, stable=relied_on)
         if self.options.columns:
             frame = self._chosen(frame, self.options.columns)
-            ordered = ordered._replace(frame=taken(ordered.frame, (*self.options.columns, *ordered.extra)))
+            ordered = ordered._replace(frame=self._chosen(ordered.frame, self.options.columns, ordered.extra))
         self._check_schema(frame)
         return ordered
 
@@ -339,15 +338,13 @@ class SparkSource(Source):
             return spark.readStream.format(datasource.NAME).load(paths[0])
         return frame
 
-    def _chosen(self, frame: Any, columns: Sequence[str]) -> Any:
-        for name in columns:
-            if name not in frame.columns:
-                raise self._error(f"there is no column {name!r}", suggestion(name, frame.columns))
-        return taken(frame, columns)
+    def _chosen(self, frame: Any, columns: Sequence[str], extra: Sequence[str] = ()) -> Any:
+        found = [(column_of(frame, name, self.context.name), name) for name in columns]
+        return taken(frame, [*found, *((name, name) for name in extra)])
 
     def _check_schema(self, frame: Any) -> None:
         """Find out before the first row what would be wrong with all of them."""
-        self._payloads(arrow_schema(frame.schema))
+        self._payloads(arrow_schema(frame))
 
     def _payloads(self, schema: Any) -> Payloads:
         spare = [ordering_column(said, schema.names)[0] for said in self.options.order_by]

@@ -43,7 +43,8 @@ from flamestream_spark.storage.hadoop import check_reach
 from flamestream_spark.storage.objects import check_url
 from flamestream_spark.storage.place import Place, local_path
 from flamestream_spark.storage.places import made, place_of
-from flamestream_spark.tables.columns import kept_types
+from flamestream_spark.tables.arrow import untyped_told, warn_untyped
+from flamestream_spark.tables.columns import folds_case, kept_types
 
 _TAKE_OVER: Final = "spark.sql.streaming.stopActiveRunOnRestart"
 """Spark's option for a query that is started again while it runs: whether the new run takes over, or is refused."""
@@ -128,7 +129,9 @@ def stream(
             options = {"use": "spark", "path": outputs[sink.name], "times": True}
             # Without the word of the program nothing that was delivered goes, even if the state has gone.
             options["mode"] = "replace" if replace else "resume"
-            options["types"] = kept_types(sink.type, [frame.schema for frame in given.values()])
+            options["types"] = kept_types(
+                sink.type, [frame.schema for frame in given.values()], folded=folds_case(spark)
+            )
             chosen |= {f"sink.{sink.name}.{key}": value for key, value in options.items()}
     spec = resolve(make_config(from_program(chosen | extra)), flow)
     job = job_of(spec)
@@ -147,7 +150,8 @@ def stream(
         for name, frame in given.items()
     }
     key = place.url if is_url(place.url) else os.path.realpath(place.url)
-    with told_of_end(spark), _locks.setdefault(key, threading.Lock()):
+    warn_untyped({sink.name: sink.type for sink in graph.sinks if sink.name in outputs})
+    with untyped_told(), told_of_end(spark), _locks.setdefault(key, threading.Lock()):
         _end_former(key, spec.name, spark)
         owned.take(replace=replace)
         running = _running[key] = Streaming(spec, job, queries, outputs, spark)

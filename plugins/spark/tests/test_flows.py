@@ -87,6 +87,15 @@ def test_global_times_do_not_depend_on_the_spread_of_rows(spark: Any) -> None:
     assert found[0] == found[1] == found[2]
 
 
+def size_of(word: str) -> int:
+    return len(word)
+
+
+def divided(number: int) -> int:
+    return 1 // (3 - number)
+
+
+@pytest.mark.filterwarnings("ignore::flamestream_spark.UntypedOutputWarning")
 @pytest.mark.parametrize("workers", [1, 3])
 def test_the_standard_flows_equal_the_reference(spark: Any, workers: int) -> None:
     given = standard_flows.inputs(seed=7, size=60)
@@ -123,7 +132,7 @@ def test_transform_takes_the_named_sink(spark: Any, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("to be or\nnot to be\n")
     flow = fc.Flow("two")
     words = flow.source("lines", str).flat_map(str.split)
-    words.map(len).sink("sizes")
+    words.map(size_of).sink("sizes")
     words.key_by(word_of).count().sink("counts")
     lines = spark.read.text(str(tmp_path))
     counts = lines.transform(flamestream_spark.through(flow, source="lines", sink="counts"))
@@ -167,7 +176,7 @@ def test_dead_letters_are_a_frame(spark: Any) -> None:
 
 def test_errors_of_functions_keep_their_type(spark: Any) -> None:
     flow = fc.Flow("fails")
-    flow.source("numbers", int).map(lambda number: 1 // (3 - number)).sink("out")
+    flow.source("numbers", int).map(divided).sink("out")
     with pytest.raises(OperationError, match=r"ZeroDivisionError"):
         flamestream_spark.run(flow, numbers=spark.range(5), order_by="id")
 
@@ -315,7 +324,7 @@ def test_a_run_that_fails_leaves_no_temporary_files(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     flow = fc.Flow("fails")
-    flow.source("numbers", int).map(lambda number: 1 // (3 - number)).sink("out")
+    flow.source("numbers", int).map(divided).sink("out")
     with pytest.raises(OperationError, match=r"ZeroDivisionError"):
         flamestream_spark.run(flow, numbers=spark.range(5), order_by="id")
     assert not list(tmp_path.glob("flamestream-*"))

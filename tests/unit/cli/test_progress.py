@@ -91,6 +91,18 @@ def test_a_line_tells_how_far_a_job_is_and_the_last_one_how_it_was_done() -> Non
     assert last.items() >= {**told, "calls.count": 25, "messages.Report": 4, "in_flight": 0}.items()
 
 
+def test_the_last_line_tells_rows_format_and_place_of_each_output(capsys: pytest.CaptureFixture[str]) -> None:
+    outputs = {"counts": "2 rows to parquet in /data/counts/", "log": "1 row to stdout"}
+    Screen("job", live=False).end(events.JOB_DRAINED, JobStats(items_in=3), outputs)
+    assert capsys.readouterr().err.endswith("; counts: 2 rows to parquet in /data/counts/; log: 1 row to stdout\n")
+    with capture_logs() as said:
+        Lines("job", 1.0).end(events.JOB_ENDED, JobStats(items_in=3), outputs)
+    assert {key: value for key, value in said[-1].items() if key.startswith("output.")} == {
+        "output.counts": "2 rows to parquet in /data/counts/",
+        "output.log": "1 row to stdout",
+    }
+
+
 LINES = ["a b a", "b", "c a"] * 50
 
 

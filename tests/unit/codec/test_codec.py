@@ -519,7 +519,7 @@ def test_a_codec_may_learn_another_version_of_a_graph() -> None:
     codec.relearn(graph(UndeclaredTuple, "second"))
     assert codec.decode(codec.encode(UndeclaredTuple(1))) == UndeclaredTuple(1)
     for use in (lambda: codec.decode(data), lambda: codec.encode(Undeclared(1))):
-        with pytest.raises(CodecError, match="not declared|cannot cross"):
+        with pytest.raises(CodecError, match=r"not declared|cannot cross"):
             use()
     for vertex, name in enumerate(("lines", "second")):
         with pytest.raises(CodecError, match=f"'{name}'"):

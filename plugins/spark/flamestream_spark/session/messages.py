@@ -16,6 +16,7 @@ _AROUND: Final = ("STREAM_FAILED", "FOREACH_BATCH_USER_FUNCTION_ERROR")
 _PROGRAM: Final = re.compile(r'Cannot run program "([^"]*)".*?: (?:error=\d+, )?(.*)')
 _WORKER: Final = re.compile(r"Error from python worker:\s*(.*)")
 _OWN: Final = re.compile(r"flamecore\.errors\.\w+: (.+)(?:\n  (\S.*))?")
+_RAISED: Final = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\S.*)", re.MULTILINE)
 _HANDED_ON: Final = "An error occurred while calling"
 
 WHICH_PYTHON: Final = (
@@ -96,12 +97,17 @@ def own_words(text: str) -> tuple[str, str] | None:
 def gist(text: str) -> str:
     r"""Return the line of an error that says most.
 
-    It is one with a code of Spark's, or the first.
+    It is the last line of a Python traceback, one with a code of Spark's, or the first.
+
+    >>> gist("Thrown:\nTraceback (most recent call last):\n  File\nValueError: no\n")
+    'ValueError: no'
 
     >>> gist("An error occurred while calling o1.load.\n: org.SparkError: [NO_TABLE] There is none.\n\tat org")
     '[NO_TABLE] There is none.'
     """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if (raised := _RAISED.search(text)) is not None:
+        return raised[1].strip()
     coded = [line for line in lines if (code := _CODE.search(line)) is not None and code[1] not in _AROUND]
     plain = [line.removeprefix(": ") for line in lines if not line.startswith(_HANDED_ON)]
     said = next(iter(coded or plain or lines), "")

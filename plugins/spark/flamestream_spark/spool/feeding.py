@@ -17,7 +17,7 @@ from flamestream_spark.session.session import cancel_tag, name_of, spark_thread,
 from flamestream_spark.spool import parts
 from flamestream_spark.spool.ordering import ORDER_BY, Ordered
 from flamestream_spark.spool.spool import Failed, Order, Spool
-from flamestream_spark.tables.columns import numbered
+from flamestream_spark.tables.columns import folds_case, numbered
 
 _CLOSE_S: Final = 30.0
 _AGAIN_S: Final = 0.5
@@ -26,7 +26,8 @@ _HINTS: Final = {
     "DATA_SOURCE_NOT_FOUND": "Is that the format? One that Spark does not bring needs its jars: config = "
     '{ "spark.jars.packages" = "…" }.',
     "KAFKA_DATA_SOURCE_NOT_ENABLED": "Spark does not bring the connector of Kafka: config = "
-    '{ "spark.jars.packages" = "org.apache.spark:spark-sql-kafka-0-10_2.13:VERSION OF SPARK" }.',
+    '{ "spark.jars.packages" = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0" }. Later versions of Spark '
+    "take that, too.",
     "TABLE_OR_VIEW_NOT_FOUND": "Is that the table? A session that is made here has none but those of its catalogue.",
 }
 """Remedies, by words in the message of Spark."""
@@ -70,6 +71,7 @@ def write_batch(
         by_file=files,
         drop=drop,
         force=spool.durable,
+        folded=folds_case(frame.sparkSession),
     )
     rows = numbered(frame).mapInArrow(written, parts.SCHEMA).collect()  # which takes names apart that have dots
     key: Callable[[Any], Any] = (

@@ -12,9 +12,8 @@ from collections.abc import Collection, Sequence
 from typing import Any, Final, NamedTuple
 
 from flamecore.errors import SourceError
-from flamecore.suggest import suggestion
 from flamestream_spark.spool.parts import FILE, PLACE, START
-from flamestream_spark.tables.columns import numbered, sortable, told_apart
+from flamestream_spark.tables.columns import column_of, numbered, sortable, told_apart
 
 ORDER_BY: Final = 'Say what orders them: order_by = "COLUMN", which may be several.'
 """The remedy for rows without a stable order."""
@@ -156,16 +155,11 @@ def sort_keys(frame: Any, order_by: Sequence[str], source: str) -> tuple[list[An
 
     names = list(frame.columns)
     kinds = {field.name: field.dataType for field in frame.schema.fields}
-    keys = []
+    keys, first, alike = [], [], ""
     for said in order_by:
         name, descending = ordering_column(said, kinds)
-        if name not in kinds:
-            raise SourceError(
-                f"source {source!r}: there is no column {name!r} to order by",
-                hint=suggestion(name, kinds),
-                source=source,
-                position=name,
-            )
+        name = column_of(frame, name, source, " to order by")
+        first.append(name)
         if not sortable(kinds[name]):
             raise SourceError(
                 f"source {source!r}: rows cannot be ordered by column {name!r}, a {kinds[name].simpleString()}",
@@ -175,7 +169,6 @@ def sort_keys(frame: Any, order_by: Sequence[str], source: str) -> tuple[list[An
             )
         key = functions.col(str(names.index(name)))
         keys.append(key.desc() if descending else key)
-    first, alike = [ordering_column(said, kinds)[0] for said in order_by], ""
     for place, (name, kind) in enumerate(kinds.items()):
         plain = f"`{place}`"
         told = told_apart(plain, kind)

@@ -28,6 +28,9 @@ PLACE: Final = (FILE, START, LENGTH, SIZE)
 ABOUT: Final = b"flamestream.part"
 """Key of the schema's metadata that says what part it is."""
 
+FOLDED: Final = b"flamestream.folded"
+"""Key of the schema's metadata, there if names of columns are one to Spark that differ by case alone."""
+
 SUFFIX: Final = ".arrow"
 SCHEMA: Final = "name string, rows bigint, partition int, file string, start bigint, query string"
 """The result as a schema of Spark: a row for each part that was written."""
@@ -53,6 +56,7 @@ def write_parts(
     by_file: bool = False,
     drop: Iterable[str] = (),
     force: bool = True,
+    folded: bool = False,
 ) -> Iterator[Any]:
     """Write the rows of one task.
 
@@ -64,6 +68,7 @@ def write_parts(
             gives one part.
         drop: Names of columns that are of no more use.
         force: Whether parts are forced to the disk.
+        folded: Whether names of columns are one to Spark that differ by case alone.
 
     Yields:
         `pyarrow.RecordBatch`es as `SCHEMA` says.
@@ -84,10 +89,10 @@ def write_parts(
                 if part is not None and part.about != about:
                     yield part.close(query)
                     part = None
-                part = part or Part(folder, about, force)
+                part = part or Part(folder, about, force, folded)
                 part.add(rows.drop_columns(left) if left else rows)
         if part is None and not by_file:
-            part = Part(folder, {"partition": number}, force)  # it says that nothing is missing
+            part = Part(folder, {"partition": number}, force, folded)  # it says that nothing is missing
         if part is not None:
             yield part.close(query)
     except BaseException:
@@ -127,10 +132,12 @@ class Part:
         folder: The folder of the file.
         about: Description of the rows that it holds.
         force: Whether it is forced to the disk.
+        folded: As for `write_parts`.
     """
 
-    def __init__(self, folder: str, about: dict[str, Any], force: bool) -> None:
+    def __init__(self, folder: str, about: dict[str, Any], force: bool, folded: bool = False) -> None:
         self.about = about
+        self._folded = {FOLDED: b""} if folded else {}
         self.name = f"part-{about['partition']:06d}-{uuid.uuid4().hex}{SUFFIX}"
         self._path = f"{folder}/{self.name}"
         self._far = "://" in folder
@@ -150,7 +157,7 @@ class Part:
             self._rows += rows.num_rows
 
     def _open(self, schema: Any) -> None:
-        metadata = {**(schema.metadata or {}), ABOUT: json.dumps(self.about)}
+        metadata = {**(schema.metadata or {}), **self._folded, ABOUT: json.dumps(self.about)}
         self._writer = pa.ipc.new_file(self._file, schema.with_metadata(metadata))
 
     def close(self, query: str) -> Any:

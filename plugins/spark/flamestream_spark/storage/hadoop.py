@@ -13,7 +13,7 @@ from flamestream_spark.session.messages import gist
 
 _JARS = {
     "s3a": "org.apache.hadoop:hadoop-aws",
-    "gs": "com.google.cloud.bigdataoss:gcs-connector",
+    "gs": "com.google.cloud.bigdataoss:gcs-connector:hadoop3-2.2.22",
     "abfs": "org.apache.hadoop:hadoop-azure",
     "abfss": "org.apache.hadoop:hadoop-azure",
 }

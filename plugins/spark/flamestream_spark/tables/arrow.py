@@ -12,7 +12,10 @@ import decimal
 import json
 import re
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Final, Literal, Union, get_args, get_origin
 
 import pyarrow as pa
@@ -49,6 +52,13 @@ _DECIMAL: Final = re.compile(r"decimal\((\d+),\s*(\d+)\)")
 _MOST_DIGITS: Final = 38
 _SPARK_SCHEMA: Final = "org.apache.spark.sql.parquet.row.metadata"
 """Key in a Parquet file under which Spark keeps its own types: Parquet has none for intervals."""
+
+
+class UntypedOutputWarning(UserWarning):
+    """Nothing declares the type of an output, so that each is JSON in one column."""
+
+
+_untyped_told: Final[ContextVar[bool]] = ContextVar("_untyped_told", default=False)
 
 Convert = Callable[[Any], Any]
 
@@ -102,6 +112,20 @@ def _typed(hint: Any, words: str) -> tuple[Any, Convert | None, bool]:
         kind, convert, said = _typed(arguments[1], _within("map", words)[-1])
         return pa.map_(pa.string(), kind), _mapping(convert), said
     return pa.string(), text, False
+
+
+def _keyless(hint: Any, seen: frozenset[Any] = frozenset()) -> Any | None:
+    """Return the type of the keys of a mapping within a hint that are records or collections; None: there is none."""
+    if hint in seen:
+        return None
+    arguments = get_args(hint)
+    if get_origin(hint) in (dict, Mapping) and len(arguments) == 2:
+        key = arguments[0]
+        if record_columns(key) is not None or (get_origin(key) or key) in (tuple, list, set, frozenset, dict):
+            return key
+    inner = [field.type for field in record_columns(hint) or ()] or [one for one in arguments if one is not Ellipsis]
+    found = (_keyless(one, seen | {hint}) for one in inner if get_origin(hint) is not Literal)
+    return next((one for one in found if one is not None), None)
 
 
 def _by_field(fields: Sequence[Column], words: str, hint: Any) -> list[str]:
@@ -241,13 +265,20 @@ class Form:
 
         Raises:
             ConfigError: There is no such column, or the type is not one of its hint's; or two columns differ by case
-                alone.
+                alone; or a column is a mapping whose keys have no text.
         """
         table = Table.of(type_)
         wanted = dict(types or {})
         fields: list[tuple[str, Any]] = []
         converts: list[Convert | None] = []
         for column in table.columns:
+            if (keys := _keyless(column.type)) is not None:
+                raise ConfigError(
+                    f"{where.removesuffix('.types')}: column {column.name!r} is declared {hint_text(column.type)}, and "
+                    f"nothing is written of a mapping whose keys are {hint_text(keys)}",
+                    hint="Give its entries: map the payload before the sink to one with list(mapping.items()).",
+                    path=where.removesuffix(".types"),
+                )
             kind, convert = arrow_type(column.type)
             words = wanted.pop(column.name, None)
             if words is not None:
@@ -345,6 +376,32 @@ def _misfit(payload: object, reason: str, column: str, kind: Any, value: object)
     elif kind == _NAMED["timestamp_ntz"] and isinstance(value, datetime.datetime):
         wanted = "timestamp"
     return Misfit(payload, reason, column, wanted) if wanted else Unencodable(payload, reason)
+
+
+def warn_untyped(types: Mapping[str, Any]) -> None:
+    """Warn of outputs that have one column of JSON since nothing declares them, unless that has been said.
+
+    Args:
+        types: The payload type of each sink.
+    """
+    for sink, type_ in {} if _untyped_told.get() else types.items():
+        if type_ in (object, Any):
+            warnings.warn(
+                f"sink {sink!r}: nothing declares the type of its outputs, so each is text or JSON in column 'value'; "
+                "annotate the function before the sink: def f(…) -> Row, a NamedTuple or dataclass with the columns",
+                UntypedOutputWarning,
+                stacklevel=3,
+            )
+
+
+@contextmanager
+def untyped_told() -> Iterator[None]:
+    """Have the job that is begun in the block say nothing of such outputs, as its maker has."""
+    token = _untyped_told.set(True)
+    try:
+        yield
+    finally:
+        _untyped_told.reset(token)
 
 
 def remedy(error: Exception) -> str:

@@ -9,7 +9,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from flamecore.errors import SourceError
+from flamecore.suggest import suggestion
 from flamecore.toolkit.records.tables import Table
+from flamestream_spark.spool.parts import FOLDED
 from flamestream_spark.tables.arrow import named_type
 
 _RESERVED: Final = "__flamestream_"
@@ -49,6 +51,50 @@ def fitted(frame: Any, source: str) -> Any:
     return numbered(frame).select(*columns).toDF(*schema.names)
 
 
+def alike(name: str, names: Iterable[str], *, folded: bool) -> list[str]:
+    """Return the columns that a name means: that of this very name, else those that differ by case alone.
+
+    Args:
+        name: The name.
+        names: Names of the columns.
+        folded: Whether Spark takes names for one that differ by case alone.
+
+    >>> alike("at", ["At", "n"], folded=True), alike("at", ["At", "at"], folded=True), alike("at", ["At"], folded=False)
+    (['At'], ['at'], [])
+    """
+    every = list(names)
+    if name in every or not folded:
+        return [name] if name in every else []
+    return [one for one in every if one.lower() == name.lower()]
+
+
+def column_of(frame: Any, name: str, source: str, role: str = "") -> str:
+    """Return the column of a DataFrame that a name means, by `spark.sql.caseSensitive`.
+
+    Args:
+        frame: The DataFrame.
+        name: The name.
+        source: Name of the source, for errors.
+        role: The use of the column, for errors.
+
+    Raises:
+        SourceError: There is none, or it may be one of several.
+    """
+    found = alike(name, frame.columns, folded=folds_case(frame.sparkSession))
+    if len(found) == 1:
+        return found[0]
+    if found:
+        what, hint = f"column {name!r} may be {' or '.join(map(repr, found))}", "Write its name as the column has it."
+    else:
+        what, hint = f"there is no column {name!r}{role}", suggestion(name, frame.columns)
+    raise SourceError(f"source {source!r}: {what}", hint=hint, source=source, position=name)
+
+
+def folds_case(spark: Any) -> bool:
+    """Return whether a session takes names of columns for one that differ by case alone, as it does by default."""
+    return str(spark.conf.get("spark.sql.caseSensitive", "false")).lower() != "true"
+
+
 def numbered(frame: Any) -> Any:
     """Return the DataFrame with columns named "0", "1", and so on.
 
@@ -61,16 +107,21 @@ def taken(frame: Any, names: Any) -> Any:
     """Return the DataFrame with these columns, in order.
 
     Names may have any characters.
+
+    Args:
+        frame: The DataFrame.
+        names: For each column its name, and the name that it gets.
     """
     every = list(frame.columns)
-    return numbered(frame).select(*(str(every.index(name)) for name in names)).toDF(*names)
+    return numbered(frame).select(*(str(every.index(name)) for name, _ in names)).toDF(*(new for _, new in names))
 
 
-def arrow_schema(schema: Any) -> Any:
+def arrow_schema(frame: Any) -> Any:
     """Return the schema of a fitted DataFrame in Arrow; times with a zone are in UTC."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    return to_arrow_schema(schema, timezone=_ZONE)
+    schema = to_arrow_schema(frame.schema, timezone=_ZONE)
+    return schema.with_metadata({FOLDED: b""}) if folds_case(frame.sparkSession) else schema
 
 
 def types_of(schema: Any) -> dict[str, str]:
@@ -78,7 +129,7 @@ def types_of(schema: Any) -> dict[str, str]:
     return {field.name: field.dataType.simpleString() for field in schema.fields}
 
 
-def kept_types(type_: Any, schemas: Iterable[Any]) -> dict[str, str]:
+def kept_types(type_: Any, schemas: Iterable[Any], *, folded: bool = False) -> dict[str, str]:
     """Return the types of Spark that outputs keep from the input where hints are open.
 
     A column keeps the type of the input column of its name, within lists, mappings and structs too. Times in other
@@ -87,6 +138,7 @@ def kept_types(type_: Any, schemas: Iterable[Any]) -> dict[str, str]:
     Args:
         type_: The payload type of a sink.
         schemas: Those of the DataFrames that come in.
+        folded: As for `alike`.
     """
     from pyspark.sql.types import DecimalType, TimestampNTZType, TimestampType
 
@@ -100,7 +152,8 @@ def kept_types(type_: Any, schemas: Iterable[Any]) -> dict[str, str]:
     times = {kind.simpleString() for _, kind in open_ if not isinstance(kind, DecimalType)}
     found: dict[str, str] = {}
     for column in Table.of(type_).columns:
-        of_name = {field.dataType.simpleString() for field, _ in open_ if field.name == column.name}
+        same = alike(column.name, {field.name for field in fields}, folded=folded)
+        of_name = {field.dataType.simpleString() for field, _ in open_ if field.name in same}
         if not of_name and times == {_NO_ZONE}:
             of_name = times
         if len(of_name) == 1 and named_type(column.type, words := of_name.pop()) is not None:
@@ -154,6 +207,13 @@ def _unfit(schema: Any) -> Iterator[Unfit]:
                     "Make it with make_dt_interval(…) if it has days and smaller units alone; else make a text of it: "
                     f"withColumn({name!r}, expr({_recast(_quoted(name), field.dataType)!r})).",
                 )
+            if _is_keyless(kind):
+                yield Unfit(
+                    name,
+                    f"column {name!r} holds a {called}, whose keys no dict of Python takes",
+                    f"Read its entries: withColumn({name!r}, expr({_recast(_quoted(name), field.dataType)!r})). The "
+                    "flow declares a list of records with key and value.",
+                )
             if (twice := _twice(kind)) is not None:
                 yield Unfit(
                     name,
@@ -175,7 +235,10 @@ def _quoted(name: str) -> str:
 
 
 def _recast(value: str, kind: Any, depth: int = 0) -> str:
-    """Return an expression for a value with intervals of months as numbers and other calendar intervals as text.
+    """Return an expression for a value as Python has one.
+
+    Intervals of months are numbers in it, other calendar intervals text, and maps with keys that no dict has a list of
+    their entries.
 
     Args:
         value: The expression of the value.
@@ -184,7 +247,8 @@ def _recast(value: str, kind: Any, depth: int = 0) -> str:
     """
     from pyspark.sql.types import ArrayType, CalendarIntervalType, MapType, StructType, YearMonthIntervalType
 
-    if not any(isinstance(part, YearMonthIntervalType | CalendarIntervalType) for part in _inside(kind)):
+    unfit = YearMonthIntervalType | CalendarIntervalType
+    if not any(isinstance(part, unfit) or _is_keyless(part) for part in _inside(kind)):
         return value
     if isinstance(kind, YearMonthIntervalType):
         return f"cast(cast({value} as interval month) as int)"
@@ -194,6 +258,8 @@ def _recast(value: str, kind: Any, depth: int = 0) -> str:
         # Both at once: Spark compares no two calendar intervals, so keys cannot be looked up.
         key = _recast(f"v{depth}.key", kind.keyType, depth + 1)
         found = _recast(f"v{depth}.value", kind.valueType, depth + 1)
+        if _is_keyless(kind):
+            return f"transform(map_entries({value}), v{depth} -> named_struct('key', {key}, 'value', {found}))"
         return f"map_from_entries(transform(map_entries({value}), v{depth} -> struct({key}, {found})))"
     if isinstance(kind, StructType):
         parts = [
@@ -207,6 +273,13 @@ def _recast(value: str, kind: Any, depth: int = 0) -> str:
 def _text(words: str) -> str:
     """Return a literal of SQL."""
     return '"' + words.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _is_keyless(kind: Any) -> bool:
+    """Return whether a type is a map whose keys cannot be those of a dict."""
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    return isinstance(kind, MapType) and isinstance(kind.keyType, ArrayType | StructType)
 
 
 def _twice(kind: Any) -> str | None:

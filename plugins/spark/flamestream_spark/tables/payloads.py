@@ -19,6 +19,8 @@ from flamecore.errors import SourceError
 from flamecore.suggest import suggestion
 from flamecore.toolkit.records.objects import arrays_for
 from flamecore.toolkit.records.shapes import Column, is_named_tuple, record_columns, scalar_kinds, tuple_columns
+from flamestream_spark.spool.parts import FOLDED
+from flamestream_spark.tables.columns import alike
 
 _NONE: Final = type(None)
 _AS_DICT: Final = {"maps_as_pydicts": "lossy"}
@@ -84,14 +86,19 @@ class Payloads:
     def __init__(self, schema: Any, type_: Any, source: str, spare: Sequence[str] = ()) -> None:
         self._source = source
         self._schema = schema
-        self._spare = spare
+        self._folded = FOLDED in (schema.metadata or {})
+        self._spare = {column for name in spare for column in self._alike(name)}
         names: list[str] = schema.names
         fields = record_columns(type_)
         if fields is not None:
-            self._taken = [self._field(field) for field in fields if field.name in names or not field.optional]
+            self._taken = [self._field(field) for field in fields if self._alike(field.name) or not field.optional]
             attributes = getattr(type_, "__struct_fields__", [field.name for field in fields])
-            called = dict(zip((field.name for field in fields), attributes, strict=True))
-            self._build = _builder(type_, [called[taken.name] for taken in self._taken], attributes)
+            called = [
+                attribute
+                for field, attribute in zip(fields, attributes, strict=True)
+                if self._alike(field.name) or not field.optional
+            ]
+            self._build = _builder(type_, called, attributes)
         elif type_ in (object, Any) or (get_origin(type_) or type_) is dict:
             self._taken = [self._field(Column(name, object)) for name in names]
             self._build = lambda columns: [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
@@ -118,10 +125,21 @@ class Payloads:
             )
         return names
 
+    def _alike(self, name: str) -> list[str]:
+        return alike(name, self._schema.names, folded=self._folded)
+
     def _field(self, field: Column) -> Taken:
         names = self._schema.names
-        if field.name not in names:
+        found = self._alike(field.name)
+        if not found:
             raise self._error(f"there is no column {field.name!r}", suggestion(field.name, names), field.name)
+        if len(found) > 1:
+            raise self._error(
+                f"column {field.name!r} may be {' or '.join(map(repr, found))}",
+                "Give the field, or one of the columns, another name.",
+                field.name,
+            )
+        field = field._replace(name=found[0])
         kind = self._schema.field(field.name).type
         wanted = field.type
         allowed = scalar_kinds(wanted) or set()

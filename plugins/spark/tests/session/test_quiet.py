@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+import flamecore as fc
 import flamestream_spark
 import flamestream_spark.host as host
+from flamecore.errors import SourceError
 from flamecore.runtime.config.flow_loader import load_flow
 
 pytestmark = pytest.mark.jvm
@@ -93,7 +95,7 @@ def test_a_run_leaves_nothing_but_its_output(folder: Path, tmp_path_factory: pyt
 def test_errors_that_spark_ignores_are_not_shown(spark: Any) -> None:
     logger = spark._jvm.org.apache.logging.log4j.LogManager.getLogger
     assert not logger("org.apache.spark.rpc.netty.Inbox").isErrorEnabled()
-    assert logger("org.apache.spark.scheduler.TaskSetManager").isErrorEnabled()
+    assert logger("org.apache.spark.scheduler.DAGScheduler").isErrorEnabled()
 
 
 LATE = """
@@ -136,6 +138,58 @@ def test_a_log_that_the_user_has_set_up_stays(folder: Path) -> None:
     )
     words(folder, "-q", "--set", "spark.master=local[3]", SPARK_CONF_DIR=str(folder / "conf"))
     assert "INFO SparkContext: Submitted application: flamestream" in (folder / "spark.log").read_text()
+
+
+def test_the_last_line_tells_rows_format_and_place_of_each_output(folder: Path) -> None:
+    to = ("--set", "source.lines.format=text", "--set", "source.lines.path=in", "--set", "sink.counts.path=out")
+    command = [sys.executable, "-m", "flamecore", "run", "words.py", "--on", "here", "--source", "lines=spark", *to]
+    for form in ("parquet", "json"):
+        said = subprocess.run(
+            [*command, "--sink", "counts=spark", "--set", f"sink.counts.format={form}"],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stderr.splitlines()[-1]
+        assert "event=job.ended" in said
+        assert f'output.counts="6 rows to {form} in {folder.resolve()}/out/"' in said
+
+
+@pytest.mark.parametrize("on", ["here", "spark"])
+def test_an_error_of_a_task_is_said_once(on: str, folder: Path) -> None:
+    (folder / "in" / "b.parquet").write_bytes(b"no Parquet at all")
+    read = (
+        "source.lines.schema=value string",
+        "source.lines.path=in/b.parquet",
+        "sink.counts.path=out",
+        "job.workers=1",
+    )
+    settings = [part for setting in (*read, "spark.master=local[2]") for part in ("--set", setting)]
+    command = [sys.executable, "-m", "flamecore", "run", "words.py", "--on", on, "-q", "--source", "lines=spark"]
+    done = subprocess.run(
+        [*command, "--sink", "counts=spark", *settings], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode in (1, 2), "while it runs, or before: it reads ahead"
+    said = [line for line in done.stderr.splitlines() if "is not a Parquet file" in line and "job.delayed" not in line]
+    assert len(said) == 1, done.stderr
+    assert said[0].startswith("error: source 'lines'")
+    assert "\tat " not in done.stderr
+
+
+def reject(number):  # type: ignore[no-untyped-def]  # PySpark takes hints for those of pandas
+    raise ValueError(f"no such number: {number}")
+
+
+@pytest.mark.parametrize("on_spark", [False, True])
+def test_an_error_of_a_function_of_spark_names_it_and_has_it_as_its_only_cause(on_spark: bool, spark: Any) -> None:
+    from pyspark.sql.functions import udf
+
+    flow = fc.Flow("numbers")
+    flow.source("numbers", int).map(str).sink("out")
+    rows = spark.range(1).select(udf(reject, "long")("id").alias("id"))
+    with pytest.raises(SourceError, match=r"Spark cannot read it: ValueError: no such number: 0\n") as caught:
+        flamestream_spark.run(flow, numbers=rows, order_by="id", on_spark=on_spark, workers=1)
+    assert type(caught.value.__cause__).__module__.startswith("pyspark.")
 
 
 def test_jobs_are_named_after_the_flow(spark: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -153,11 +153,15 @@ def test_a_folder_that_cannot_be_made_is_refused_before_the_start(tmp_path: Path
         make(tmp_path / "file").rehearse()
 
 
+def split(line: str) -> list[str]:
+    return line.split()
+
+
 @both
 @pytest.mark.parametrize("workers", [1, 3])
 def test_rows_say_their_global_time(workers: int, kind: str, tmp_path: Path) -> None:
     flow = fc.Flow("words")
-    flow.source("lines", str).flat_map(str.split).sink("words")
+    flow.source("lines", str).flat_map(split).sink("words")
     settings = {"sink.words.use": "spark", "sink.words.path": str(tmp_path / "out"), "sink.words.times": True}
     settings["sink.words.format"] = kind
     flow.run({"lines": ["to be", "or not"]}, workers=workers, settings=settings)

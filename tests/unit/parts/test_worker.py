@@ -637,6 +637,7 @@ def test_buffers_without_a_turn_in_a_round_have_one_in_the_next() -> None:
     assert buffer.lowest is not None
     assert worker.due() == 0.0
     worker.rounds.begin()
+    assert worker.step(), "it began with the buffer, and what comes before it had its turn last"
     assert not worker.step()
     assert buffer.lowest is None
     assert worker.due() is None or worker.due() > 0.0

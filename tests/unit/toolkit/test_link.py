@@ -11,6 +11,7 @@ from flamecore.errors import ConnectError, FlameError, FrameError, PeerGoneError
 from flamecore.testing.progress import patience
 from flamecore.testing.simulation.virtual import run_virtually
 from flamecore.toolkit.frames import Frame, Framing
+from flamecore.toolkit.links.budget import Budget
 from flamecore.toolkit.links.connection import BrokenConnectionError, Dialed
 from flamecore.toolkit.links.incoming import GOODBYE, Peer, refusal
 from flamecore.toolkit.links.link import Link
@@ -194,7 +195,7 @@ def data(number: int, body: bytes) -> bytes:
 
 def acknowledged(arrived: int, sender: str = "a") -> bytes:
     """Return the acknowledgement of frames, which have been read."""
-    peer = Peer("here", "", LinkOptions())
+    peer = Peer("here", "", LinkOptions(), Budget(2**20))
     channel = peer.channel(Frame(sender, "b", 1, b""))
     channel.arrived = channel.read = arrived
     peer.tell(channel, 0)
@@ -249,7 +250,7 @@ def test_a_process_that_refuses_is_asked_again_if_that_may_help(reason: str, att
         if attempts == 1:
             error, lost = await home.ended
             assert lost
-            assert str(error) == "there is gone without having closed: it is no good"
+            assert str(error) == "there does not let this process in: it is no good"
         assert home.refused == [], "not by this process"
         await link.break_off()
 

@@ -350,6 +350,19 @@ def test_a_state_that_is_given_back_while_another_run_waits_is_taken_at_once(els
     run(main())
 
 
+def test_an_older_sign_that_was_left_says_nothing_of_the_run_at_work(elsewhere: Callable[[str], None]) -> None:
+    async def main() -> None:
+        on = store({holder_blob(0): b"?"})
+        elsewhere("north")
+        async with await take(on, lease_s=SHORT_S):
+            on.blobs[holder_blob(0)] = b"?"
+            elsewhere("south")
+            with pytest.raises(HeldError):
+                await take(on)
+
+    run(main())
+
+
 def test_a_run_that_cannot_delete_the_sign_before_its_own_leaves_none() -> None:
     class Stubborn(Flaky):
         times = 1

@@ -427,7 +427,7 @@ def test_the_end_of_a_run_is_kept_while_it_has_not_finished(spark: Any, tmp_path
                 batch = await reader.read(1)
                 assert batch is not None
                 values += batch.values
-                last = last or batch.positions[-1]
+                last = batch.positions[-1]
             while (batch := await reader.read(100)) is not None:
                 values += batch.values
             return values, last

@@ -362,7 +362,7 @@ def test_progress_is_printed_in_lines() -> None:
             assert f"event={events.JOB_PROGRESSED}" in line
         keys = dict(pair.split("=", 1) for pair in line.split())
         assert keys["job"] == "words"
-        assert {"timestamp", "level", "items_in", "min_time", "replays", "latency_p50_ms", "elapsed_s"} <= keys.keys()
+        assert {"timestamp", "level", "items_in", "latency_p50_ms", "elapsed_s"} <= keys.keys()
 
 
 def logged(said: str) -> list[dict[str, Any]]:

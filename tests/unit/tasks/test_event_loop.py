@@ -89,9 +89,9 @@ def test_tasks_and_threads_that_do_not_end_are_left_behind(what: str) -> None:
 def test_the_log_names_the_tasks_waited_for_and_the_error(what: str) -> None:
     code = dedent(HANGING).replace("runner._LIMIT_S = 0.5", "runner._LIMIT_S, runner._GRACE_S = 0.5, 0.1")
     ended = subprocess.run([sys.executable, "-c", code, what], capture_output=True, text=True)
-    assert "rest.waited" in ended.stdout
-    assert ("stubborn" if what == "task" else "threads") in ended.stdout
-    assert "ValueError: as it should" in ended.stdout
+    assert "rest.waited" in ended.stderr
+    assert ("stubborn" if what == "task" else "threads") in ended.stderr
+    assert "ValueError: as it should" in ended.stderr
 
 
 def test_an_unexpected_error_is_shown_before_the_process_exits() -> None:

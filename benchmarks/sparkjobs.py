@@ -46,7 +46,7 @@ def run_job(flow: fc.Flow, settings: Mapping[str, Any]) -> None:
 
     spec = resolve(make_config(from_program(dict(settings)), folder=ROOT), flow)
     spec.problems.raise_first()
-    to_the_end(job_of(spec))
+    to_the_end(job_of(spec).run())
 
 
 def digest(spark: Any, path: Path) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, NamedTuple
 
 from flamecore.cli.progress import Progress, shown
 from flamecore.cli.stop import stopping
@@ -64,7 +64,7 @@ class Frames(Progress):
     def show(self, stats: JobStats) -> None:
         self._draw(self.figures(stats).rows())
 
-    def end(self, event: str, stats: JobStats, **more: Any) -> None:
+    def end(self, event: str, stats: JobStats, outputs: Mapping[str, str] = {}, **more: object) -> None:
         self.show(stats)
 
 

@@ -191,7 +191,7 @@ class Lease:
         finally:
             if writing is not None:
                 writing.cancel()
-                await asyncio.wait((writing,))
+                await asyncio.wait((writing,), timeout=pause_s)  # a driver may not hear of it
         raise _not_renewed(self.record, why)
 
     async def _write(self) -> None:

@@ -285,6 +285,31 @@ def test_a_claim_that_cannot_be_renewed_is_lost(trouble: str) -> None:
     run(main())
 
 
+class Deaf(SupervisorRegistry):
+    """A write that goes on when it is cancelled, until it may end."""
+
+    may_end: asyncio.Event | None = None
+
+    async def update(self, key: str, value: bytes, revision: int) -> int | None:
+        while self.may_end is not None and not self.may_end.is_set():
+            try:
+                await self.may_end.wait()
+            except asyncio.CancelledError:
+                continue
+        return await super().update(key, value, revision)
+
+
+def test_a_claim_is_lost_though_a_write_does_not_end_when_it_is_cancelled() -> None:
+    async def main() -> None:
+        told, on = Told(), Deaf(None, RegistryContext())
+        await take(on, told, lease_s=SHORT_S)
+        on.may_end = asyncio.Event()
+        assert "could not be renewed" in str(await told.error())
+        on.may_end.set()
+
+    run(main())
+
+
 class Slow(SupervisorRegistry):
     """Its answer takes a few turns of the loop, in the first of which this process may stand still."""
 

@@ -56,6 +56,9 @@ left_out = pytest.StashKey[int]()
 
 def pytest_configure(config: pytest.Config) -> None:
     """Draw, unless the number is given; processes that tests start inherit it."""
+    # A shell has what a script starts in the background ignore Ctrl-C, and processes below it inherit that.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.setdefault(draws.DRAW, str(_draw()))
     # As in this process, where every warning is an error: see `flamecore.runtime.tasks.leftovers`. Not beside Spark,
     # whose processes open and leave much that is not ours.

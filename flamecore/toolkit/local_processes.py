@@ -89,8 +89,7 @@ class ProcessHost(NodeHost):
             passing.cancel()
             pipe.close()
         if not self._stopping:
-            what = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-            self.context.died(name, f"(process {process.pid}) {what}", tuple(lines))
+            self.context.died(name, f"(process {process.pid}) {ending_of(code)}", tuple(lines))
 
     def running(self) -> list[str]:
         return [name for name, process in self._processes.items() if process.returncode is None]
@@ -119,6 +118,20 @@ class ProcessHost(NodeHost):
                 if process.returncode is None:
                     process.kill()
             await asyncio.wait(waiting, timeout=timeout_s)
+
+
+def ending_of(code: int) -> str:
+    """Return how a process has ended, by its code.
+
+    >>> ending_of(-9), ending_of(-63), ending_of(3)
+    ('was killed by SIGKILL', 'was killed by signal 63', 'ended with code 3')
+    """
+    if code >= 0:
+        return f"ended with code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:  # one for real time, of which few have a name
+        return f"was killed by signal {-code}"
 
 
 def _told(name: str, text: str) -> str:

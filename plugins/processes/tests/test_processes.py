@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import socket
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -110,6 +113,19 @@ def test_a_node_that_is_killed_is_named_with_the_signal(tmp_path: Path, stuck: N
         bench.host.kill("w1")
         name, what, _ = await bench.end()
         assert (name, what.partition(") ")[2]) == ("w1", "was killed by SIGKILL")
+        await bench.host.stop(LIMIT_S)
+
+    asyncio.run(main())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="signals for real time are Linux's")
+def test_a_node_that_a_signal_without_a_name_has_killed_is_told(tmp_path: Path, stuck: None) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path)
+        await bench.start("w1")
+        os.kill(bench.host._processes["w1"].pid, signal.SIGRTMAX - 1)
+        name, what, _ = await bench.end()
+        assert (name, what.partition(") ")[2]) == ("w1", f"was killed by signal {signal.SIGRTMAX - 1}")
         await bench.host.stop(LIMIT_S)
 
     asyncio.run(main())

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import signal
 import sys
 from collections import deque
 from collections.abc import Sequence
@@ -27,7 +26,7 @@ from flamecore.runtime.config.flow_loader import load_flow
 from flamecore.runtime.config.read import config_of_node, decode_config, encode_config
 from flamecore.runtime.config.resolve import resolve
 from flamecore.runtime.tasks.event_loop import exit_without_waiting
-from flamecore.toolkit.local_processes import pass_on
+from flamecore.toolkit.local_processes import ending_of, pass_on
 from flamecore.toolkit.processes import command_of, environment
 
 _PROGRAM: Final = "flamecore.runtime.cluster.versions.trial"
@@ -100,8 +99,7 @@ async def try_version(config: JobConfig, limit_s: float) -> None:
                 process.kill()
             await process.wait()
     if not answer:
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-        raise _ended(config, how, lines)
+        raise _ended(config, ending_of(code), lines)
     _check(answer)
 
 

@@ -1,4 +1,4 @@
-"""What a process may send, by the roles that its certificate names."""
+"""Roles: each process sends only as the role that its certificate names may."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What other processes may have this one hold: before they are known, of refused frames, and in sum."""
+"""Bounds of the memory that other processes have this one hold: unknown ones, by refused frames, and in sum."""
 
 from __future__ import annotations
 

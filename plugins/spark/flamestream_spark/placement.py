@@ -1,4 +1,4 @@
-"""Whether a flow of a program runs in the driver, or on Spark's workers: `run`, `through` and `stream` decide alike."""
+"""The decision where a flow of a program runs: one for `run`, `through` and `stream`."""
 
 from __future__ import annotations
 

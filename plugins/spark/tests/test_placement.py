@@ -1,4 +1,4 @@
-"""Where a flow of a program runs: in the driver, or on Spark's workers."""
+"""The place of a flow of a program: the driver, or Spark's workers."""
 
 from __future__ import annotations
 

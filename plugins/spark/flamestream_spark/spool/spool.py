@@ -43,7 +43,7 @@ class Order(msgspec.Struct, frozen=True):
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """How far a run has read, wherever its reader is.
+    """The progress of a run's reader, whichever process it is in.
 
     Attributes:
         first: Number of the first row that the run has read.

@@ -9,9 +9,9 @@ what was said before a restart. Only increasing marks of a front count: after a 
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from heapq import heappop, heappush
 from typing import Any
 
 from flamecore.model.meta import MIN_TIME
@@ -32,14 +32,15 @@ class Watermark:
 
     Attributes:
         value: The watermark; `MIN_TIME` until all origins have spoken.
-        marks: A heap of the marks that wait: (place, origin, value).
+        marks: The marks that wait, in order: (place, origin, value).
         stored: Its contents in a snapshot at the last cut, by the names that belong to this worker.
         said: The last mark of this partition; `MIN_TIME`: there is none.
     """
 
     def __init__(self) -> None:
         self.value = MIN_TIME
-        self.marks: list[tuple[bytes, Origin, int]] = []
+        # No heap: where each mark makes a turn due, the first that wait are looked at again behind each of them.
+        self.marks: deque[tuple[bytes, Origin, int]] = deque()
         self.stored: dict[object, object] = {}
         self.said = MIN_TIME
         self._said: dict[Origin, int | None] = {}
@@ -78,7 +79,11 @@ class Watermark:
 
     def put(self, place: bytes, origin: Origin, value: int) -> None:
         """Queue a mark."""
-        heappush(self.marks, (place, origin, value))
+        marks, mark = self.marks, (place, origin, value)
+        if marks and mark < marks[-1]:
+            insort(marks, mark)
+        else:
+            marks.append(mark)
 
     def advance(self, place: bytes) -> bool:
         """Take the marks of a place, the least; return whether they count.
@@ -89,7 +94,7 @@ class Watermark:
         marks, said, changed = self.marks, self._said, list[tuple[Origin, int | None, bool]]()
         before, counts, altered = self.value, False, False
         while marks and marks[0][0] == place:
-            _, origin, value = heappop(marks)
+            _, origin, value = marks.popleft()
             last, idle = said[origin], origin in self._idle
             if value == DONE:
                 self._done |= {origin}
@@ -143,7 +148,7 @@ class Watermark:
         A watermark is None if it depends on several origins, or the only one is idle from there on.
         """
         value, alone = self.value, len(self._said) == 1
-        for place, _, mark in sorted(self.marks):
+        for place, _, mark in self.marks:
             if mark != IDLE:
                 value = max(value, mark)
             yield place, value if alone and mark != IDLE else None

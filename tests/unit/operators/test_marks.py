@@ -100,6 +100,39 @@ def test_of_a_front_only_higher_marks_count_of_a_partition_all() -> None:
     assert [counts for counts, _ in take(made)] == [True, True, False, True, False]
 
 
+class Counted(bytes):
+    """An encoded place that counts how often two of them are compared."""
+
+    compared = 0
+
+    def __lt__(self, other: bytes) -> bool:
+        Counted.compared += 1
+        return bytes(self) < bytes(other)
+
+    def __eq__(self, other: object) -> bool:
+        Counted.compared += 1
+        return bytes(self) == other
+
+    __hash__ = bytes.__hash__
+
+
+@pytest.mark.parametrize("disorder", [1, 5, 1000])
+def test_a_look_at_the_first_that_waits_does_not_compare_all(disorder: int) -> None:
+    """Where each mark makes a turn due, it is looked at behind each: all together would take a time by the square."""
+    made, _ = watermark([(1, 1)])
+    times = sorted(range(1000), key=lambda time: time + Random(f"{time}").randrange(disorder))
+    Counted.compared = 0
+    for time in times:
+        made.put(Counted(place(time)), (1, 1), time)
+    seen = []
+    while made.marks:
+        first, value = next(made.coming())
+        seen.append(value)
+        made.advance(first)
+    assert seen == [*range(1000)]
+    assert Counted.compared < 40 * len(times)
+
+
 def test_nothing_is_said_before_all_origins_have_spoken() -> None:
     made, sent = watermark([(1, 1)])
     made.say(place(1), MIN_TIME)

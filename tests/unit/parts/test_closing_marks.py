@@ -83,7 +83,7 @@ class Bench:
 
     def marks(self) -> list[Any]:
         """Return the marks that wait: the time, and the value."""
-        marks = sorted(self.worker.compiled.ordered["end"].watermark.marks)
+        marks = self.worker.compiled.ordered["end"].watermark.marks
         return [(decode_time(place), value) for place, _, value in marks]
 
     def given(self) -> list[Any]:
@@ -138,7 +138,7 @@ def test_the_end_comes_again_at_the_time_that_is_stored() -> None:
 def test_a_front_that_had_ended_says_nothing_again() -> None:
     bench = Bench("wall", ended=True, position=7, start=3000)
     assert bench.worker.end_front(1) == 3000
-    assert bench.worker.compiled.ordered["end"].watermark.marks == []
+    assert not bench.worker.compiled.ordered["end"].watermark.marks
 
 
 def test_a_snapshot_before_the_end_comes_to_it_again_and_one_behind_does_not() -> None:

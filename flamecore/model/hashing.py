@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from fractions import Fraction
@@ -99,6 +100,8 @@ _PLAIN: Final[Mapping[type, _Encoder]] = {
 
 _ALWAYS_KEYS: Final = frozenset({type(None), str, bytes, int, bool, Fraction, date, timedelta, UUID})
 """Plain types whose every value can be a key. The others have values that cannot, such as NaN or a part of any type."""
+
+_NEVER_DIFFERENT: Final = frozenset({str, bytes, int})
 
 _USABLE: Final = "use text, bytes, numbers, dates, enums, or tuples and frozen dataclasses of these"
 _INSTEAD: Final[Mapping[type, str]] = {
@@ -193,6 +196,11 @@ def check_keys(values: Collection[object]) -> None:
     if not _ALWAYS_KEYS.issuperset(kinds):
         for value in values:
             check_key(value)
+
+
+def alike(types: AbstractSet[type]) -> bool:
+    """Return whether no two keys of some types can be equal and differ, as 0.0 and -0.0 do, or 1 and True."""
+    return len(types) == 1 and types <= _NEVER_DIFFERENT
 
 
 _HASHABLE_BY_DECLARATION = (list, dict, set, bytearray)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from functools import partial
 from itertools import groupby, islice
 from operator import eq, is_not
@@ -19,7 +18,7 @@ from typing import Any, Final
 
 from flamecore.abc.operator import GONE, Part, Record, Site, Turn, Work
 from flamecore.model.batch import Orders, children, column_of, extended, many_of, results
-from flamecore.model.hashing import check_key, check_keys
+from flamecore.model.hashing import alike, check_key, check_keys
 from flamecore.model.meta import child_codes, decode_time, encode_child
 from flamecore.model.ordered import Now, Ordered, Timer, rank_codes, tie_of
 from flamecore.runtime.operators.ordered import OrderedOperator
@@ -41,9 +40,6 @@ _PACKED: Final = 256
 
 _DENSE: Final = 8
 """So many times the keys are gone through in their order sooner than they are sorted, or copied than looked for."""
-
-_PLAIN: Final = frozenset({str, bytes, int})
-"""Types of which equal values do not differ; unlike 0.0 and -0.0, or 1 and True."""
 
 _DENSE_AGAIN: Final = 3
 """The same where some of those that are gone through have to be sorted in first."""
@@ -295,7 +291,7 @@ class CellOperator(OrderedOperator):
             known += sorted(islice(codes, len(known), None), key=code_of)
             known.sort(key=code_of)
         # Equal keys may differ, and those that are known may be of items that are gone.
-        if not _alike(self._code_types.union(map(type, keys))):
+        if not alike(self._code_types.union(map(type, keys))):
             own = dict(zip(keys, keys, strict=True))
             return [own[key] for key in known if key in own]
         if len(known) == len(keys):  # all keys are known, so these are the same
@@ -601,11 +597,6 @@ class CellOperator(OrderedOperator):
         found = {name: self._record_then(name, table) for name in names if name not in shared}
         own = {name: self._as_stored(record) for name, record in found.items() if record is not None}
         return own | {name: shared[name] for name in names if name in shared}
-
-
-def _alike(types: AbstractSet[type]) -> bool:
-    """Return whether no two keys of some types can be equal and differ."""
-    return len(types) == 1 and types <= _PLAIN
 
 
 def _has_cells(cells: Mapping[Any, Any]) -> bool:

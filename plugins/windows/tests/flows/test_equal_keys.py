@@ -79,9 +79,13 @@ OPERATIONS: dict[str, Build] = {
 
 
 def drawn(seed: int) -> list[Record]:
+    """Return records of several keys, or of some that are all equal, within the disorder that `timed` allows or not."""
     random = Random(f"equal keys {seed}")
-    count = random.randint(3, 30)
-    return [(random.choice(random.choice(FAMILIES)), 2 * number + random.randrange(-4, 3)) for number in range(count)]
+    count, families = random.randint(3, 30), random.choice([FAMILIES, FAMILIES[:1]])
+    step, early = random.choice([(2, -4), (1, -3)])
+    return [
+        (random.choice(random.choice(families)), step * number + random.randrange(early, 3)) for number in range(count)
+    ]
 
 
 @pytest.mark.parametrize("seed", seeds(3))
@@ -98,15 +102,20 @@ def test_portions_and_workers_do_not_decide_which_key_is_shown(operation: str, s
 
 
 @pytest.mark.parametrize("seed", seeds(10))
-def test_a_pane_shows_the_key_of_the_first_record_in_its_window(seed: int) -> None:
-    """Held against a plain program, with no record late."""
+@pytest.mark.parametrize("step", [10, 5], ids=["fixed", "sliding"])
+def test_a_pane_shows_the_key_of_the_first_record_in_its_window(step: int, seed: int) -> None:
+    """Held against a plain program, with records out of order, and none late."""
     random = Random(f"first keys {seed}")
-    records = [(random.choice(random.choice(FAMILIES)), 3 * number) for number in range(30)]
-    flow = fc.Flow("keys")
-    windowed(WINDOWS["fixed"], "collect")(flow.source("records", tuple)).sink("out")
+    times = [number + random.randrange(3) for number in range(90)]
+    records = [(random.choice(random.choice(FAMILIES)), at) for at in times]
     panes: dict[tuple[Any, int], tuple[str, list[Record]]] = {}
     for key, at in records:
-        panes.setdefault((key, at // 10 * 10), (repr(key), []))[1].append((key, at))
-    out = flow.run({"records": records}, workers=2)["out"]
-    wanted = [repr((shown_key, start, held)) for (_, start), (shown_key, held) in panes.items()]
-    assert sorted(repr((key, start, [*held])) for key, start, held in out) == sorted(wanted)
+        for start in range(at // step * step, at - 10, -step):
+            panes.setdefault((key, start), (repr(key), []))[1].append((key, at))
+    for verb, value_of in (("collect", list), ("count", len)):
+        flow = fc.Flow("keys")
+        windowed(WINDOWS["fixed" if step == 10 else "sliding"], verb)(flow.source("records", tuple)).sink("out")
+        out = flow.run({"records": records}, workers=2)["out"]
+        wanted = [repr((shown_key, start, value_of(held))) for (_, start), (shown_key, held) in panes.items()]
+        found = [(key, start, value if verb == "count" else [*value]) for key, start, value in out]
+        assert sorted(map(repr, found)) == sorted(wanted), verb

@@ -18,7 +18,6 @@ import contextlib
 import os
 import secrets
 import socket
-import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
@@ -52,7 +51,8 @@ class Lease:
         self._registry = registry
         self._revision = revision
         self._token = token
-        self._renewed = time.monotonic()
+        self._clock = asyncio.get_running_loop().time
+        self._renewed = self._clock()
         self._changed = asyncio.Event()
         self._renewing = start(self._renew(), lost)
 
@@ -92,7 +92,7 @@ class Lease:
                 await _wait_for_end(registry, key, entry.revision, last)
         # The lease counts from before the write: the answer may take a while, and others count from
         # the write itself.
-        began = time.monotonic()
+        began = asyncio.get_running_loop().time()
         record = JobRecord(
             job=job,
             incarnation=(last.incarnation if last else 0) + 1,
@@ -154,7 +154,7 @@ class Lease:
                 async with asyncio.timeout(self.record.lease_s / _RENEWALS):
                     await self._changed.wait()
             self._changed.clear()
-            began = time.monotonic()
+            began = self._clock()
             await self._write_in_time(began)
             self._renewed = began
 
@@ -175,7 +175,7 @@ class Lease:
         why = "no answer"
         try:
             while left_s > 0:
-                began = time.monotonic()
+                began = self._clock()
                 if writing is None:
                     writing = asyncio.create_task(self._write())
                 await asyncio.wait((writing,), timeout=pause_s)
@@ -186,8 +186,8 @@ class Lease:
                         raise
                     except RegistryError as error:
                         why, writing = error.what, None
-                        await asyncio.sleep(max(0.0, began + pause_s - time.monotonic()))
-                left_s -= min(time.monotonic() - began, pause_s)
+                        await asyncio.sleep(max(0.0, began + pause_s - self._clock()))
+                left_s -= pause_s
         finally:
             if writing is not None:
                 writing.cancel()
@@ -223,7 +223,7 @@ class Lease:
 
     def _taken(self, record: JobRecord) -> ClaimedError:
         """Return the error of this run, whose job another one has."""
-        lease_s, silent_s = self.record.lease_s, time.monotonic() - self._renewed
+        lease_s, silent_s = self.record.lease_s, self._clock() - self._renewed
         why = f", as this run had not renewed its lease of {lease_s:g} s for {silent_s:.1f} s" * (silent_s > lease_s)
         return _claimed(
             record,
@@ -240,8 +240,9 @@ async def _wait_for_end(registry: JobRegistry, key: str, revision: int, last: Jo
     Raises:
         ClaimedError: It is renewed.
     """
-    until = time.monotonic() + last.lease_s
-    while last.lease_s and time.monotonic() < until:
+    clock = asyncio.get_running_loop().time
+    until = clock() + last.lease_s
+    while clock() < until:
         await asyncio.sleep(min(_LONGEST_PAUSE_S, last.lease_s / 10))
         entry = await registry.get(key)
         if entry is None or entry.revision != revision:

@@ -77,9 +77,7 @@ class StateLease:
         """
         for _ in range(_TRIES):
             number, last = await _newest(store)
-            # A dead process of this host is known by its id and the time of its start, so a restart after a kill does
-            # not wait for the lease to run out.
-            held = last is not None and presence(last) != "gone" and not (listed and last.listed)
+            held = last is not None and not (listed and last.listed)
             if last is not None and held and not take_over:
                 await _wait_for_end(store, number, last)
             holder = _made(job, lease_s=lease_s, listed=listed)
@@ -211,6 +209,9 @@ async def _read(store: Store, blob: str) -> Holder | None:
 
 async def _wait_for_end(store: Store, number: int, last: Holder) -> None:
     """Wait until a run has released the state, or is gone.
+
+    A dead process of this host is known by its id and the time of its start, so a restart after a kill does not wait
+    for the lease to run out.
 
     Raises:
         HeldError: It sends another heartbeat; or it is a running process of this host.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ from flamecore.errors import ClaimedError, ConfigError, RegistryError
 from flamecore.runtime.cluster.job_record import PREFIX, JobRecord, Member, encode, find, key_of, read
 from flamecore.runtime.cluster.lease import Lease
 from flamecore.testing.progress import patience
+from flamecore.testing.simulation.virtual import run_virtually
 from flamestream_inproc.registry import Held, SupervisorRegistry
 
 LIMIT_S = 20.0
@@ -380,6 +382,110 @@ def test_a_deleted_record_loses_the_claim() -> None:
             assert "is gone from the registry" in str(error)
 
     run(main())
+
+
+# -- in virtual time ---------------------------------------------------------------------------------------------------
+
+
+class Watched(Flaky):
+    """The moments at which it was written, tried in vain, and read."""
+
+    def __init__(self, held: Held | None = None) -> None:
+        super().__init__(None, RegistryContext(), held)
+        self.writes: list[float] = []
+        self.refused: list[float] = []
+        self.reads: list[float] = []
+
+    async def update(self, key: str, value: bytes, revision: int) -> int | None:
+        now = asyncio.get_running_loop().time()
+        if self.away:
+            self.refused.append(now)
+        told = await super().update(key, value, revision)
+        self.writes.append(now)
+        return told
+
+    async def get(self, key: str) -> Entry | None:
+        self.reads.append(asyncio.get_running_loop().time())
+        return await super().get(key)
+
+
+def test_it_is_renewed_three_times_in_a_lease_and_not_read_for_that() -> None:
+    async def main() -> None:
+        on = Watched()
+        async with await take(on, lease_s=30.0):
+            on.reads.clear()
+            await asyncio.sleep(95.0)
+            assert on.writes == [10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0]
+            assert on.reads == []
+
+    run_virtually(main())
+
+
+@pytest.mark.parametrize("away_s", [0.0, 8.0])
+def test_a_registry_that_is_away_is_tried_again_with_pauses_until_the_lease_is_over(away_s: float) -> None:
+    """A renewal that took some of the lease leaves it less than the whole."""
+
+    async def main() -> None:
+        on, told = Watched(), Told()
+        lease = await take(on, told, lease_s=30.0)
+        on.away = True
+        await asyncio.sleep(10.0 + away_s)
+        on.away = away_s == 0.0
+        if away_s:
+            await asyncio.sleep(0.5)
+            assert 18.0 <= on.writes[-1] <= 18.5
+            on.away, on.refused = True, []
+        await told.error()
+        last = on.writes[-1] if away_s else 0.0
+        pauses = [later - earlier for earlier, later in pairwise(on.refused)]
+        assert 29.0 <= asyncio.get_running_loop().time() - last <= 30.5
+        assert all(0.2 <= pause <= 0.3 for pause in pauses), "neither at once nor seldom"
+        async with lease:
+            pass
+
+    run_virtually(main())
+
+
+def test_a_change_that_cannot_be_written_may_wait_for_what_is_left_of_the_lease() -> None:
+    async def main() -> None:
+        on, told = Watched(), Told()
+        async with await take(on, told, lease_s=30.0) as lease:
+            on.away = True
+            lease.publish(control="here")
+            await told.error()
+            assert 29.0 <= asyncio.get_running_loop().time() <= 30.5
+
+    run_virtually(main())
+
+
+def test_a_supervisor_without_a_sign_is_waited_for_as_long_as_its_lease() -> None:
+    async def main() -> None:
+        held = Held()
+        die(await take(registry(held), lease_s=30.0))
+        async with await take(registry(held)) as lease:
+            assert lease.incarnation == 2
+            assert 30.0 <= asyncio.get_running_loop().time() < 30.5
+        async with await take(registry(held)):
+            assert asyncio.get_running_loop().time() < 31.0, "it was given back"
+
+    run_virtually(main())
+
+
+@pytest.mark.parametrize("sign", ["renewed", "deleted"])
+def test_who_waits_is_refused_at_the_next_sign(sign: str) -> None:
+    async def main() -> None:
+        held = Held()
+        first = await take(registry(held), lease_s=30.0)
+        if sign == "deleted":
+            die(first)
+            asyncio.get_running_loop().call_later(10.0, held.entries.clear)
+        with pytest.raises(ClaimedError, match=r"is run by .*, since incarnation 1"):
+            await take(registry(held))
+        assert 10.0 <= asyncio.get_running_loop().time() < 10.5
+        async with first:
+            pass
+
+    run_virtually(main())
 
 
 # -- looking it up -----------------------------------------------------------------------------------------------------

@@ -150,6 +150,21 @@ def test_a_second_run_is_refused_and_told_of_the_first(elsewhere: Callable[[str]
     run(main())
 
 
+def test_of_several_heartbeats_the_newest_counts() -> None:
+    """The one before it is deleted only after it."""
+
+    async def main() -> None:
+        blobs = sign(host="south", space="boot of south")
+        blobs[holder_blob(6)] = sign(host="north", space="boot of north", lease_s=SHORT_S)[holder_blob(7)]
+        taking = asyncio.create_task(take(on := store(blobs)))
+        await asyncio.sleep(0)
+        await on.create(holder_blob(8), blobs[holder_blob(7)])
+        with pytest.raises(HeldError, match="on south"):
+            await taking
+
+    run(main())
+
+
 def test_of_several_that_start_at_once_one_goes_on(elsewhere: Callable[[str], None]) -> None:
     async def main() -> None:
         blobs: dict[str, bytes] = {}
@@ -272,9 +287,11 @@ def test_a_dead_process_of_this_host_is_known_at_once(process: subprocess.Popen[
             await asyncio.sleep(0.01)
         async with await take(store(blobs)):  # nobody has waited for it yet: a zombie
             pass
-        blobs = sign(process)
+        blobs, known = sign(process), sign(process)
         process.wait()
         async with await take(store(blobs)):
+            pass
+        async with await take(store(known), take_over=True):  # nobody is there to be given time to end
             pass
 
     run(main())

@@ -771,6 +771,40 @@ def test_no_snapshot_is_taken_without_changes() -> None:
     run(body)
 
 
+def test_the_least_progress_is_worth_a_snapshot() -> None:
+    async def body() -> None:
+        job = await Job().open()
+        job.completion.receive(Delivered("out", job.plan.start))
+        committing = asyncio.create_task(job.coordinator.commit())
+        await settle()
+        job.answer(1, "one", job.plan.start)
+        await committing
+        assert [manifest.time for manifest in job.taken] == [job.plan.start]
+
+    run(body)
+
+
+def test_the_last_snapshot_is_taken_though_time_has_not_advanced() -> None:
+    """It says that the sources have ended."""
+
+    async def body() -> None:
+        job = await Job().open()
+        job.completion.receive(Delivered("out", 5))
+        committing = asyncio.create_task(job.coordinator.commit())
+        await settle()
+        job.answer(1, "five", 5)
+        await committing
+        finishing = asyncio.create_task(job.coordinator.finish())
+        await settle()
+        assert job.post.sent[-2:] == [("worker/0", Prepare(2, 5)), ("worker/1", Prepare(2, 5))]
+        for worker in (0, 1):
+            job.coordinator.receive(Prepared(2, worker, ((1, "five", 5, True),) if worker == 0 else (), ()))
+        await finishing
+        assert [(manifest.number, manifest.time) for manifest in job.taken] == [(1, 5), (2, 5)]
+
+    run(body)
+
+
 def test_there_are_snapshots_until_a_sink_comes_to_a_record_that_fails() -> None:
     """It may be slow, and what it stores until then is not to be repeated by the next run."""
 

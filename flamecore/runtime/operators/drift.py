@@ -126,7 +126,7 @@ class DriftOperator(StatefulOperator):
         self.initial = vertex.initial
         self.advance = vertex.advance
         self._snapshots = site.snapshots and not vertex.labelled
-        self._state_type = int if vertex.accumulate is one_more and type(vertex.initial) is int else None
+        self._state_type = int if vertex.accumulate is one_more else None
         self.states = (
             LabelledState(vertex.initial)
             if vertex.labelled

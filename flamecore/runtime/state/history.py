@@ -145,7 +145,6 @@ class History:
         # Drawn, not derived from the job's name: sinks keep it, and refuse a state that was made anew under that name.
         self.identity = contents.last.identity if contents.last else secrets.token_hex(16)
         loss = self._loss = await accepted(self.store, self.identity, self.graph)
-        self._digests = dict(contents.digests)
         self._reduced = None
         if usable:
             reduced = loss.taken_from(usable[0])

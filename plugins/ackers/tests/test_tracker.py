@@ -183,8 +183,9 @@ def test_a_front_that_joins_is_waited_for_from_where_the_stream_is() -> None:
 def test_a_lost_or_repeated_report_is_noticed(tick: int) -> None:
     tracker = Driven()
     tracker.tell((0, 5, X))
-    with pytest.raises(ConsistencyError, match="node time"):
+    with pytest.raises(ConsistencyError, match="node time") as caught:
         tracker.receive(Report(0, tick, (Ack(0, 5, X),)))
+    assert (caught.value.tick, caught.value.limit) == (tick, 2)
 
 
 def test_a_time_out_of_any_reach_is_refused() -> None:

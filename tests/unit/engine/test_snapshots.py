@@ -771,6 +771,30 @@ def test_no_snapshot_is_taken_without_changes() -> None:
     run(body)
 
 
+def test_a_run_tidies_up_though_it_finds_nothing_new() -> None:
+    async def body() -> None:
+        job = await Job().open()
+        for number, time in enumerate((5, 9), 1):  # from the second on there is no going back to the beginning
+            job.completion.receive(Delivered("out", time))
+            committing = asyncio.create_task(job.coordinator.commit())
+            await settle()
+            job.answer(number, f"at {time}", time)
+            await committing
+        again = Job()
+        again.store.blobs = job.store.blobs
+        await again.open()
+        again.completion.receive(Delivered("out", 12))
+        again.store.blobs[left := part_blob(1, 7, 0)] = b"left by a fault"
+        committing = asyncio.create_task(again.coordinator.commit())
+        await settle()
+        again.answer(3, None, 0)
+        await committing
+        assert again.taken == []
+        assert left not in again.store.blobs
+
+    run(body)
+
+
 def test_the_least_progress_is_worth_a_snapshot() -> None:
     async def body() -> None:
         job = await Job().open()

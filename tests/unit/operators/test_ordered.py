@@ -487,14 +487,24 @@ def test_a_timer_of_a_vertex_without_timers_is_a_mistake() -> None:
     assert bench.failed == [1]
 
 
-def test_a_step_does_no_more_than_it_may_and_says_so() -> None:
+@pytest.mark.parametrize("journal", [False, True])
+def test_a_step_does_no_more_than_it_may_and_says_so(journal: bool) -> None:
     bench = AlarmBench()
+    if journal:
+        bench.buffer.wait_for_journal()
     for time in range(1, 11):
         bench.put(time, (time, (50, 0)))
-    bench.buffer.drain(encode_time(60), 4)
-    assert bench.buffer.is_ready
-    while bench.buffer.is_ready:
+    for _ in range(3 if journal else 6):
+        assert bench.buffer.to_store is None
         bench.buffer.drain(encode_time(60), 4)
+        assert len(bench.outputs) <= 20
+    assert [payload for _, payload in bench.outputs[:10]] == [("set", time) for time in range(1, 11)]
+    assert bench.buffer.is_ready is False
+    if journal:
+        assert (due(bench), bench.buffer.to_store) == ([], 60)
+        bench.buffer.note_stored(60)
+        for _ in range(3):
+            bench.buffer.drain(encode_time(60), 4)
     assert len(due(bench)) == 10
 
 
@@ -664,4 +674,5 @@ def test_a_key_without_state_has_nothing_that_could_be_kept() -> None:
     bench.operator.work.process = lambda *_: Outcome((1,), [], KEPT)  # type: ignore[method-assign]
     bench.put(1, ("a",))
     bench.drain(9)
-    assert len(bench.failed) == 1
+    (error,) = bench.errors
+    assert isinstance(error, FlowMistake)

@@ -175,9 +175,13 @@ def test_a_tombstone_of_what_went_in_early_takes_it_out() -> None:
     put(behind.buffer, 1, 2, 3)
     behind.buffer.drain(b"")
     behind.buffer.step(orders_of(2)[0], 0, False, (2,))
+    behind.buffer.drain(b"")
+    assert behind.buffer._early.outstanding == 2, "no more may be found out to be in vain"
     behind.buffer.step(orders_of(2)[0], 0, True, (4,))
     behind.buffer.drain(b"")
+    assert behind.buffer._early.outstanding == 3
     behind.buffer.drain(encode_time(9))
+    assert behind.buffer._early.outstanding == 0
     assert behind.outputs == sequential([(1, (1,)), (2, (4,)), (3, (3,))])
     assert behind.calls <= 3 + behind.buffer.in_vain
 

@@ -446,9 +446,9 @@ class OrderedOperator(StatefulOperator):
                 self._cancel(key, old[0])
                 self._await(key, new[0])
         elif new != old:
-            for timer in set(old).difference(new) if new else old:
+            for timer in {*old}.difference(new):
                 self._cancel(key, timer)
-            for timer in set(new).difference(old) if old else new:
+            for timer in {*new}.difference(old):
                 self._await(key, timer)
         if hold != held:
             if held is not None:

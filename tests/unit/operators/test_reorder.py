@@ -18,6 +18,7 @@ from flamecore.model.batch import DerivedOrders, Rows
 from flamecore.model.drift import Drift
 from flamecore.model.meta import GlobalTime, encode_time
 from flamecore.model.vertices import ByHash, ByKey, Grouping
+from flamecore.runtime.operators import reorder
 from flamecore.runtime.operators.drift import DriftOperator
 from flamecore.runtime.operators.grouping import GroupingOperator
 from flamecore.runtime.operators.reorder import ReorderBuffer
@@ -184,6 +185,18 @@ def test_a_tombstone_of_what_went_in_early_takes_it_out() -> None:
     assert behind.buffer._early.outstanding == 0
     assert behind.outputs == sequential([(1, (1,)), (2, (4,)), (3, (3,))])
     assert behind.calls <= 3 + behind.buffer.in_vain
+
+
+@pytest.mark.parametrize("count", [10, 1000])
+def test_tombstones_and_items_of_one_trace_stay_apart(count: int) -> None:
+    """However many alternate, also where a sort of all of them would take less time."""
+    gone, new = range(1, count, 2), range(0, count, 2)
+    pieces = [(5, alive, orders_of(*times), [*times]) for alive, times in ((False, gone), (True, new))]
+    merged = [*reorder._merged(pieces)]
+    assert [(order, alive) for _, alive, orders, _ in merged for order in orders] == [
+        (order, time % 2 == 0) for time, order in enumerate(orders_of(*range(count)))
+    ]
+    assert [time for _, _, _, payloads in merged for time in payloads] == [*range(count)]
 
 
 def test_two_versions_of_an_item_that_come_together_are_charged() -> None:

@@ -240,16 +240,15 @@ class Hunt:
             JobError: The job has failed, or does not go on.
         """
         target = self.target
+        output = target.output.with_name("undisturbed.jsonl")
         other = target.undisturbed()
         try:
-            while other.poll() is None:
-                yield
-                time.sleep(_LOOK_S)
+            yield from self._follow("the undisturbed run", lambda: other.poll() is None, lambda: _size(output))
         finally:
             other.kill()
         if other.returncode:
             raise JobError(f"the undisturbed run has ended with code {other.returncode}")
-        wanted = target.output.with_name("undisturbed.jsonl").read_bytes()
+        wanted = output.read_bytes()
         lines = wanted.splitlines(keepends=True)
         self.follower = Follower(target.output, lines)
         # Only now, and by what is put out, not by the clock: on a busy machine the job must not be over before.
@@ -262,23 +261,36 @@ class Hunt:
             if not target.running:
                 break
             yield from self._shoot(role)
-        while target.running:
-            yield
-            time.sleep(_LOOK_S)
-            self.follower.look()
+        yield from self._wait_for_outputs(None)
         self.follower.look()
         self.same = target.output.read_bytes() == wanted
 
-    def _wait_for_outputs(self, wanted: int) -> Iterator[None]:
+    def _wait_for_outputs(self, wanted: int | None) -> Iterator[None]:
+        """Wait for so many outputs, None: for all, or for the end of the job."""
+
+        def goes_on() -> bool:
+            return self.target.running and (wanted is None or self.follower.delivered < wanted)
+
+        def delivered() -> int:
+            self.follower.look()
+            return self.follower.delivered
+
+        yield from self._follow("the job", goes_on, delivered)
+
+    def _follow(self, whose: str, goes_on: Callable[[], bool], put_out: Callable[[], int]) -> Iterator[None]:
+        """Wait for as long as something goes on and puts out.
+
+        Raises:
+            JobError: It has put out nothing for too long.
+        """
         before, end = -1, 0.0
-        while self.target.running and self.follower.delivered < wanted:
-            if self.follower.delivered != before:
-                before, end = self.follower.delivered, time.monotonic() + _LIMIT_S
+        while goes_on():
+            if (now := put_out()) != before:
+                before, end = now, time.monotonic() + _LIMIT_S
             elif time.monotonic() > end:
-                raise JobError(f"the job has put out nothing for {_LIMIT_S:g} s")
+                raise JobError(f"{whose} has put out nothing for {_LIMIT_S:g} s")
             yield
             time.sleep(_LOOK_S)
-            self.follower.look()
 
     def _shoot(self, role: str) -> Iterator[None]:
         target, follower = self.target, self.follower
@@ -323,3 +335,7 @@ class Hunt:
             yield
             time.sleep(_LOOK_S)
             self.follower.look()
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0

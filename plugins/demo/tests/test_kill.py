@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from flamecore.errors import JobError
 from flamestream_demo import cyclic_index
 from flamestream_demo.follower import Follower
 from flamestream_demo.pages import revised, topics
@@ -78,3 +79,23 @@ def test_the_output_survives_three_kills() -> None:
     assert facts["outputs"] > 10_000
     assert facts["killed"] == 3
     assert len({shot["pid"] for shot in facts["shots"]}) == facts["killed"]
+
+
+@pytest.mark.parametrize("whose", ["the undisturbed run", "the job"])
+@pytest.mark.skipif(sys.platform == "win32", reason="kills as POSIX does")
+def test_a_run_that_puts_out_nothing_is_not_waited_for_without_end(
+    whose: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flamestream_demo import shooting
+
+    monkeypatch.setattr(shooting, "_LIMIT_S", 0.1)
+    sleeps, ends = [[sys.executable, "-c", text] for text in ("import time; time.sleep(600)", "")]
+    with shooting.Target(tmp_path, 5.0) as target:
+        (tmp_path / "undisturbed.jsonl").write_bytes(b"a line\n")
+        other = subprocess.Popen(sleeps if whose == "the undisturbed run" else ends)
+        monkeypatch.setattr(target, "undisturbed", lambda: other)
+        monkeypatch.setattr(target, "start", lambda: None)
+        target._process = subprocess.Popen(sleeps, text=True)
+        with pytest.raises(JobError, match=f"{whose} has put out nothing for 0.1 s"):
+            list(shooting.Hunt(target, 0, 1).run())
+        assert other.wait() is not None

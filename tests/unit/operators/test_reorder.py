@@ -141,6 +141,18 @@ def test_of_other_keys_nothing_is_done_again() -> None:
     assert (behind.calls, behind.buffer.in_vain, behind.taken_back) == (3, 0, 0)
 
 
+def test_so_many_late_items_wait_that_all_that_went_in_early_could_not_be_paid_for() -> None:
+    behind = Behind(keys=50)
+    put(behind.buffer, *range(20, 30))
+    behind.buffer.drain(b"")
+    assert behind.calls == 10
+    put(behind.buffer, *range(20))
+    behind.buffer.drain(b"")
+    assert behind.buffer._early.allows(behind.buffer._early.outstanding)
+    behind.buffer.drain(encode_time(40))
+    assert behind.outputs == sequential([(time, (time,)) for time in range(30)], 50)
+
+
 def test_when_the_advance_is_spent_all_that_is_outstanding_waits_again() -> None:
     """Items before the late one may have left already, and stay."""
     behind = Behind()

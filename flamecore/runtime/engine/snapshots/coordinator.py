@@ -216,7 +216,7 @@ class SnapshotCoordinator:
                 return
             self._ask(max(self._completion.stored, self._plan.start))
         self._asked = False
-        await self._complete(first=first)
+        await self._complete()
         self._torn = False
 
     def _ask(self, time: int) -> None:
@@ -233,7 +233,7 @@ class SnapshotCoordinator:
         self._time, self._wanted = time, False
         self._send(Prepare(self._ballot.number, time))
 
-    async def _complete(self, *, first: bool) -> None:
+    async def _complete(self) -> None:
         """Complete the snapshot that the workers were asked for last."""
         ballot, number, time = self._ballot, self._ballot.number, self._time
         limit = self._settings.commit_timeout_s
@@ -242,7 +242,7 @@ class SnapshotCoordinator:
             async with asyncio.timeout(limit):
                 answers = await ballot.all_in()
                 # Nothing new but time: the workers have nothing to store, and neither has the store.
-                if not first and not self._history.changed_by(answers):
+                if not self._history.changed_by(answers):
                     await self._history.tidy_once()
                     return
                 time = self._time = max(time, *[answer.time for answer in answers])

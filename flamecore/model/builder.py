@@ -44,7 +44,7 @@ class GraphBuilder:
     """
 
     def __init__(self, name: str) -> None:
-        self.name = name
+        self.name = require_name("Flow", name)
         self._graph = Graph(name)
         self._uses: dict[Vertex, list[Use]] = {}
         self._inputs: dict[Vertex, list[tuple[Vertex, Use]]] = {}
@@ -199,11 +199,22 @@ def require_name(verb: str, name: str) -> str:
     """Return a name, if it is one.
 
     Raises:
-        GraphError: It is no text, or empty.
+        GraphError: It is no text, empty, or cannot be written.
     """
     if not isinstance(name, str) or not name:
         raise GraphError(f"{verb}: its name is {shorten_repr(name)}, and has to be a text", vertex=None)
+    if not is_writable(name):
+        raise GraphError(f"{verb}: its name is {shorten_repr(name)}, which no encoding can write", vertex=None)
     return name
+
+
+def is_writable(text: str) -> bool:
+    """Return whether a text has no halves of letters, such as stand for bytes of a file's name that are no UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def require(verb: str, after: Vertex, argument: str, value: object, *, fits: bool, expected: str) -> None:

@@ -27,6 +27,97 @@ MAKE: Final = b"\xff"
 """Bytes of the target `codec` that begin with it are a script of which bytes of values are made."""
 
 
+TABLES: Final = (
+    "job",
+    "source.lines",
+    "source.other",
+    "sink.counts",
+    "dead_letter",
+    "state",
+    "registry",
+    "transport",
+    "transport.grpc",
+    "transport.nats",
+    "transport.socket",
+    "acker",
+    "acker.sharded",
+    "acker.local",
+    "deploy",
+    "processes",
+    "placement",
+    "hooks",
+    "job.job",
+    '"\\u001b[31m"',
+)
+KEYS: Final = (
+    "use",
+    "path",
+    "name",
+    "flow",
+    "workers",
+    "guarantee",
+    "clock",
+    "max_in_flight",
+    "on",
+    "on_error",
+    "start",
+    "end",
+    "poll_s",
+    "mode",
+    "format",
+    "listen",
+    "url",
+    "subject",
+    "lease_s",
+    "interval_s",
+    "timeout_s",
+    "restarts",
+    "shards",
+    "early",
+    "unknown",
+    '"a\\nb"',
+)
+VALUES: Final = (
+    '"lines"',
+    '"jsonl"',
+    '"csv"',
+    '"sqlite"',
+    '"stdout"',
+    '"memory"',
+    '"directory"',
+    '"nats"',
+    '"grpc"',
+    '"socket"',
+    '"sharded"',
+    '"here"',
+    '"processes"',
+    '"exactly_once"',
+    '"in/*.txt"',
+    '"/proc/self/mem"',
+    '"${HOME}"',
+    '"${"',
+    '"~nobody/x"',
+    '"\\u0000"',
+    '"\\u001b]0;x\\u0007"',
+    '"\\u202e"',
+    '"nats://host:99999"',
+    '"127.0.0.1:0"',
+    '""',
+    "0",
+    "1",
+    "-1",
+    "99999999999999999999",
+    "1e400",
+    "nan",
+    "true",
+    "[]",
+    '["a", 1]',
+    "{}",
+    '{ a = { use = "b" } }',
+    "1979-05-27T07:32:00Z",
+)
+
+
 class Colour(enum.Enum):
     """A declared enum."""
 
@@ -425,12 +516,114 @@ def nats() -> Target:
     return run
 
 
+def jobfile() -> Target:
+    """Return a target for job files: what `flamestream check` does with one, and how it would show what is wrong."""
+    from pathlib import Path
+    from tempfile import TemporaryDirectory
+
+    import flamecore as fc
+    from flamecore.cli.output import error_lines
+    from flamecore.runtime.cluster.dry_run import dry_run
+    from flamecore.runtime.config.plugins import PluginRegistry
+    from flamecore.runtime.config.read import read_config
+    from flamecore.runtime.config.resolve import resolve
+    from flamecore.runtime.config.validate import Problems
+
+    flow, plugins = fc.Flow("fuzz"), PluginRegistry()
+    flow.source("lines", str).key_by(str).count().sink("counts")
+
+    def text(script: Script) -> str:
+        """Return a file of tables, keys and values that a job file may have, in combinations that it may not."""
+        rows = ["schema = 1"]
+        while script and len(rows) < MOST_STEPS:
+            table, key, value = (some[script.number() % len(some)] for some in (TABLES, KEYS, VALUES))
+            if script.number() % 4 == 0:
+                rows.append(f"[{table}]")
+            rows.append(f"{key} = {value}")
+        return "\n".join(rows)
+
+    def run(data: bytes) -> None:
+        problems = Problems()
+        # A new folder each time: nothing of one file may be there for the next.
+        with TemporaryDirectory(prefix="fuzz-") as folder:
+            path = Path(folder) / "job.toml"
+            path.write_bytes(data[1:] if data[:1] < b"\x40" else text(Script(data)).encode())
+            with problems.noted():
+                config = read_config(path, environ={}, problems=problems)
+                spec = resolve(config, flow, plugins=plugins, problems=problems)
+                spec.described()
+                if not problems:
+                    dry_run(spec)
+            assert [each.name for each in Path(folder).iterdir()] == ["job.toml"], "it starts and opens nothing"
+        for problem in problems:
+            assert all(row.isprintable() for row in error_lines(str(problem), problem)), problem
+
+    return run
+
+
+def names() -> Target:
+    """Return a target for names of jobs, sources, operations and sinks, in whatever they become a part of."""
+    from pathlib import Path
+    from tempfile import TemporaryDirectory
+
+    import flamecore as fc
+    from flamecore.abc.store import StoreContext
+    from flamecore.cli.output import error_lines
+    from flamecore.errors import FlameError
+    from flamecore.runtime.cluster.job_record import key_of
+    from flamestream_stores.directory import Directory, DirectoryOptions
+    from flamestream_stores.sqlite import Sqlite, SqliteOptions
+
+    def outputs(job: str, name: str) -> list[Any]:
+        flow = fc.Flow(job)
+        flow.source(name, int).map(str, name=f"{name}'").key_by(len).count(name=f"{name}''").sink(f"{name}!")
+        return list(flow.run({name: [1, 2, 3]}, workers=2)[f"{name}!"])
+
+    async def keep(store: Any) -> None:
+        await store.open()
+        try:
+            assert await store.create("epoch/00000001", b"text")
+            assert await store.names("epoch/") == ["epoch/00000001"]
+        finally:
+            await store.aclose()
+
+    def run(data: bytes) -> None:
+        name, _, job = data[:400].decode("utf-8", "surrogateescape").partition("\0")
+        raised: list[FlameError] = []
+
+        def attempt(call: Callable[[], object]) -> None:
+            try:
+                call()
+            except FlameError as error:
+                raised.append(error)
+
+        attempt(lambda: fc.Flow(job))
+        if raised:  # it is the name of no job
+            job = "job"
+        attempt(lambda: outputs(job, name))
+        attempt(lambda: key_of(job))
+        with TemporaryDirectory(prefix="fuzz-") as folder:
+            inside = Path(folder, "inside")
+            context = StoreContext(job, inside)
+            inside.mkdir()
+            attempt(lambda: asyncio.run(keep(Directory(DirectoryOptions(path=f"{inside}/blobs"), context))))
+            attempt(lambda: asyncio.run(keep(Sqlite(SqliteOptions(path=f"{inside}/blobs.db"), context))))
+            assert [each.name for each in Path(folder).iterdir()] == ["inside"]
+            assert {each.name.partition(".")[0] for each in inside.iterdir()} <= {"blobs"}
+        for error in raised:
+            assert all(row.isprintable() for row in error_lines(str(error), error)), error
+
+    return run
+
+
 TARGETS: Final[dict[str, Callable[[], Target]]] = {
     "frames": frames,
     "codec": codec,
     "sockets": sockets,
     "grpc": grpc,
     "nats": nats,
+    "jobfile": jobfile,
+    "names": names,
 }
 
 

@@ -29,6 +29,7 @@ import msgspec
 
 from flamecore.abc.config import Choice, DeployTable, Edge, JobConfig, PlacementTable, SinkEdge
 from flamecore.errors import ConfigError
+from flamecore.model.builder import is_writable
 from flamecore.model.settings import DriverChoice, JobTable
 from flamecore.runtime.config import defaults, layers
 from flamecore.runtime.config.options import workers_on
@@ -162,7 +163,12 @@ class _Reading:
         there = self._table.get(on) if isinstance(on, str) and on not in SECTIONS else None
         if (workers := workers_on(there, self._origins)) is not None:
             table = {**table, "workers": workers}
-        return self._struct("job", table, JobTable)
+        job = self._struct("job", table, JobTable)
+        if is_writable(job.name):
+            return job
+        what = f"job.name is {job.name!r}, which no encoding can write{self._whence('job.name')}"
+        self._problems.append(ConfigError(what, hint="Give it a name in UTF-8.", path="job.name"))
+        return msgspec.structs.replace(job, name="")
 
     def _driver(self, section: str, type_: type[D], name: str = "") -> D:
         """Read the driver of a part.

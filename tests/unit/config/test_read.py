@@ -161,6 +161,13 @@ def test_a_wrong_type_is_refused(tmp_path: Path, text: str, path: str) -> None:
     assert path in str(caught.value)
 
 
+def test_a_job_has_a_name_that_can_be_written(tmp_path: Path) -> None:
+    """It becomes a part of files, keys and messages; a byte of a command line need not be UTF-8."""
+    with pytest.raises(ConfigError, match="which no encoding can write") as caught:
+        read(tmp_path, command=from_command(["job.name=caf\udce9"]))
+    assert caught.value.path == "job.name"
+
+
 def test_the_error_of_a_wrong_choice_names_the_right_ones(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Did you mean 'sequence'") as caught:
         read(tmp_path, "[job]\nclock = 'sequense'")

@@ -41,6 +41,8 @@ CALLS: dict[str, tuple[Callable[[], object], str]] = {
     "merge of keys": (lambda: numbers().merge(keyed()), "has to be a stream, and before any key_by"),
     "apply": (lambda: untyped(numbers()).apply(5), "apply after 'numbers': kind is 5, and has to be a class"),
     "group": (lambda: keyed().group("2"), "group after 'numbers': window is '2', and has to be a whole number"),
+    "flow": (lambda: untyped(fc.Flow)(""), "Flow: its name is '', and has to be a text"),
+    "half a letter": (lambda: numbers().sink("x\udce1"), r"sink: its name is 'x\\udce1', which no encoding can write"),
     "sink": (lambda: untyped(numbers()).sink(5), "sink: its name is 5, and has to be a text"),
     "source": (lambda: untyped(fc.Flow("f")).source(5), "source: its name is 5, and has to be a text"),
     "label": (lambda: untyped(numbers()).label(5), "label: its name is 5, and has to be a text"),

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from flamecore.abc.source import API, EdgeContext
 from flamecore.errors import SinkError, TimeRegressionError
+from flamecore.model.clock import global_time
 from flamecore.model.failure import shorten_repr, user_lines
 from flamecore.model.meta import MIN_TIME
 
@@ -117,7 +118,9 @@ def check_time(context: EdgeContext, time: int, last: int) -> None:
     """
     if time < last:
         raise TimeRegressionError(
-            f"sink {context.name!r}: a batch of time {time} after one of time {last}", time=time, limit=last
+            f"sink {context.name!r}: a batch of time {global_time(time)} after one of time {global_time(last)}",
+            time=time,
+            limit=last,
         )
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from flamecore import escapes, events
 from flamecore.cli.output import say
 from flamecore.logs import as_json, logger
-from flamecore.model.ordered import CLOSING
+from flamecore.model.clock import moment
 from flamecore.runtime.parts.counters import JobStats, meanings
 from flamecore.runtime.tasks.stats import wasteful
 
@@ -184,8 +184,7 @@ class Screen(Progress):
         if (latency := _latency(stats)) is not None:
             table.add_row("latency p50, p99", latency, "")
         for name, watermark in stats.watermarks.items():
-            ends = "end" if watermark == CLOSING else f"{watermark:,}"
-            table.add_row(f"watermark {name}", ends, f"held by {stats.held_by.get(name, '')}")
+            table.add_row(f"watermark {name}", moment(watermark), f"held by {stats.held_by.get(name, '')}")
         for name, count in stats.pending.items():
             table.add_row(f"pending {name}", f"{count:,}", "")
         for name, count in _counted(stats):

@@ -4,9 +4,10 @@ They wait for the minimum time inbound to them, so nothing they do is ever taken
 what they do may be expensive, or end windows.
 
 *Marks* are numbers that go beside the items, straight to the next ordered operations. A mark says something of all
-items before its place, such as that no earlier event is to come. An *origin* of marks is a front, or a partition of an
-ordered operation; the watermark of an ordered operation is the least of what its origins have said last. The place of a
-mark is behind the record that caused it and all that comes of that.
+items before its place, such as that no earlier event is to come. Reports show it as a time, in microseconds since 1970.
+An *origin* of marks is a front, or a partition of an ordered operation; the watermark of an ordered operation is the
+least of what its origins have said last. The place of a mark is behind the record that caused it and all that comes of
+that.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 from xxhash import xxh3_64_digest, xxh3_64_intdigest
 
 from flamecore.errors import GraphError
+from flamecore.model.clock import global_time, moment
 from flamecore.model.hashing import KEY_GROUPS, canonical, canonicals, key_group, stable_hash
 from flamecore.model.meta import GLOBAL_TIME_BYTES, MAX_TIME, MIN_TIME, GlobalTime, encode_child
 from flamecore.model.vertices import ByKey, Labelled, Vertex
@@ -88,8 +90,8 @@ class Due(NamedTuple):
     timer: Timer
 
     def __repr__(self) -> str:
-        what = "mark" if self.timer.mark else "timer"
-        return f"{what} {self.timer.tag} of {self.key!r} at {self.timer.time}"
+        what, at = ("mark", moment) if self.timer.mark else ("timer", global_time)
+        return f"{what} {self.timer.tag} of {self.key!r} at {at(self.timer.time)}"
 
 
 MOST_PAST: Final = 10_000
@@ -187,6 +189,19 @@ class Ordered(Vertex):
         """Return the type of what is stored for a key: its state, its timers and its hold."""
         value: Any = self.value
         return object if value is object else tuple[value, tuple[tuple[int, int, bool], ...], int | None]
+
+    def state_shown(self, stored: Any) -> Any:
+        """Return a mapping of the state, the pending timers by time, and the hold of the marks, if there are any."""
+        state, timers, hold = stored
+        shown: dict[str, Any] = {"state": state}
+        if timers:
+            shown["timers"] = [
+                {"watermark": moment(time), "tag": tag} if mark else {"time": global_time(time), "tag": tag}
+                for time, tag, mark in timers
+            ]
+        if hold is not None:
+            shown["hold"] = moment(hold)
+        return shown
 
     def check(self) -> None:
         if not isinstance(self.route, ByKey):

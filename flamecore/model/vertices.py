@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Literal, NamedTuple, Protocol, TypeVar
 
@@ -166,6 +166,14 @@ class Vertex:
                 return shown(payload)
         return payload
 
+    def state_shown(self, stored: Any) -> Any:
+        """Return the state of a key for people, given what is stored of it.
+
+        A plain value: mappings with names in the place of fields of the engine, times as text. By default it is what is
+        stored.
+        """
+        return stored
+
     @property
     def types(self) -> tuple[Any, ...]:
         """Return types of states and outputs that no hint of its functions names."""
@@ -302,6 +310,11 @@ class KeyedLoop(Merge):
     place: Callable[[Any], Any] | None = None
 
 
+def payloads_of(stored: Iterable[tuple[Any, ...]]) -> tuple[Payload, ...]:
+    """Return the payloads of what is stored of a bucket of a grouping."""
+    return tuple([entry[-1] for entry in stored])
+
+
 @dataclass(eq=False, slots=True, repr=False)
 class Grouping(Vertex):
     """The only operation that keeps state: windows of consecutive items of a bucket.
@@ -344,6 +357,10 @@ class Grouping(Vertex):
     def form(self) -> str:
         """Return an empty text: the kind determines how its states are made."""
         return ""
+
+    def state_shown(self, stored: Any) -> tuple[Payload, ...]:
+        """Return the payloads that the next windows begin with, oldest first."""
+        return payloads_of(stored)
 
     @property
     def state_facts(self) -> Mapping[str, str | int]:

@@ -21,6 +21,7 @@ from flamecore.abc.hooks import hookimpl
 from flamecore.abc.sink import Guarantee, Mode, Sink, goes_on, taken_over
 from flamecore.abc.source import EdgeContext
 from flamecore.errors import ConfigError, SinkError, TimeRegressionError
+from flamecore.model.clock import global_time
 from flamecore.model.meta import MIN_TIME
 from flamecore.toolkit.records.plain import Unencodable
 from flamestream_postgres.columns import Column, Rows
@@ -186,7 +187,8 @@ class Postgres(Sink):
         async with self._turn:
             if time < self._time:
                 raise TimeRegressionError(
-                    f"sink {self.context.name!r}: a batch of time {time} after one of time {self._time}",
+                    f"sink {self.context.name!r}: a batch of time {global_time(time)} "
+                    f"after one of time {global_time(self._time)}",
                     time=time,
                     limit=self._time,
                 )

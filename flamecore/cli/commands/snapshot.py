@@ -13,6 +13,7 @@ from flamecore.cli.exits import Exit
 from flamecore.cli.output import json_option, print_json, say, verbose_option, wants_json
 from flamecore.cli.stored import Stored, state_options
 from flamecore.errors import JobError
+from flamecore.model.clock import global_time
 
 if TYPE_CHECKING:
     from flamecore.runtime.state.format import Manifest
@@ -49,11 +50,11 @@ def list_(ctx: click.Context, /, **which: Any) -> None:
         epochs = f"{len(contents.epochs)} epochs" if contents.epochs else "nothing"
         say(f"no snapshot of job {stored.job!r}; the store has {epochs} of it", err=True)
         return
-    say(f"{'SNAPSHOT':>8}  {'EPOCH':>5}  {'TIME':>16}  {'AGE':>8}  {'WORKERS':>7}  {'PARTS':>5}  {'BYTES':>11}")
+    say(f"{'SNAPSHOT':>8}  {'EPOCH':>5}  {'TIME':>32}  {'AGE':>8}  {'WORKERS':>7}  {'PARTS':>5}  {'BYTES':>11}")
     for manifest in contents.snapshots:
         facts = _facts(manifest)
         say(
-            f"{manifest.number:>8}  {manifest.epoch:>5}  {manifest.time:>16}  {_age(facts['age_s']):>8}"
+            f"{manifest.number:>8}  {manifest.epoch:>5}  {facts['time']:>32}  {_age(facts['age_s']):>8}"
             f"  {manifest.workers:>7}  {len(manifest.parts):>5}  {facts['bytes']:>11,}{facts['end']}"
         )
 
@@ -143,7 +144,7 @@ def _facts(manifest: Manifest) -> dict[str, Any]:
     return {
         "number": manifest.number,
         "epoch": manifest.epoch,
-        "time": manifest.time,
+        "time": global_time(manifest.time),
         "created": manifest.created,
         "age_s": max(time.time() - manifest.created, 0.0),
         "workers": manifest.workers,
@@ -165,7 +166,7 @@ def _details(manifest: Manifest) -> dict[str, Any]:
                 "source": front.source,
                 "partition": front.partition_name,
                 "position": front.position,
-                "next_time": front.next_time,
+                "next_time": global_time(front.next_time),
                 "ended": front.ended,
                 "phase": front.phase,
             }
@@ -182,7 +183,7 @@ def _lines(manifest: Manifest) -> Iterator[str]:
 
     facts, details = _facts(manifest), _details(manifest)
     yield f"snapshot       {manifest.number}, taken {_age(facts['age_s'])} ago in epoch {manifest.epoch}"
-    yield f"time           {manifest.time}: everything below is in it, and delivered"
+    yield f"time           {facts['time']}: everything below is in it, and delivered"
     yield f"size           {facts['bytes']:,} bytes in {facts['parts']} parts, by {manifest.workers} workers"
     for name, operation in details["operations"].items():
         types = " → ".join(operation[key] for key in ("key", "state") if key in operation)

@@ -11,6 +11,7 @@ import click
 from flamecore.cli.exits import Exit
 from flamecore.cli.output import json_option, print_json, say, verbose_option, wants_json
 from flamecore.cli.stored import Stored, state_options
+from flamecore.model.clock import global_time
 
 if TYPE_CHECKING:
     from flamecore.runtime.state.inspect import Value
@@ -31,8 +32,8 @@ def command() -> None:
 def get(ctx: click.Context, /, vertex: str, key: str, **which: Any) -> None:
     """Print what operation VERTEX keeps for KEY, as of the newest snapshot.
 
-    KEY is text; if there is no such key, it is read as JSON, and a list is a tuple: 7, '["be", 2]'. Values of classes
-    need the flow, which --app names. The exit code is 1 if nothing is kept for the key.
+    KEY is text; if there is no such key, it is read as JSON, and a list is a tuple: 7, '["be", 2]'. Values of classes,
+    and operations of plugins need the flow, which --app names. The exit code is 1 if nothing is kept for the key.
     """
     from flamecore.runtime.codec.codec import Codec
     from flamecore.runtime.state.inspect import value_of
@@ -68,6 +69,10 @@ def _tuples(value: object) -> object:
 def _facts(value: Value) -> dict[str, object]:
     import msgspec
 
-    snapshot = {"number": value.snapshot.number, "time": value.snapshot.time, "created": value.snapshot.created}
+    snapshot = {
+        "number": value.snapshot.number,
+        "time": global_time(value.snapshot.time),
+        "created": value.snapshot.created,
+    }
     plain = msgspec.to_builtins((value.key, value.value), str_keys=True, enc_hook=repr)
     return {"found": value.found, "key": plain[0], "value": plain[1], "shown": repr(value.value), "snapshot": snapshot}

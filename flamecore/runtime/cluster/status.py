@@ -11,6 +11,7 @@ from typing import Final
 from flamecore import events
 from flamecore.abc.host import NodeHost
 from flamecore.logs import logger
+from flamecore.model.clock import global_time
 from flamecore.model.hashing import owned_ranges
 from flamecore.model.plan import Plan
 from flamecore.runtime.cluster.context import JobContext
@@ -83,7 +84,11 @@ class JobStatus:
                 "faults": faults,
                 "snapshot": None
                 if snapshot is None
-                else {"number": snapshot.number, "time": snapshot.time, "age_s": time.time() - snapshot.created},
+                else {
+                    "number": snapshot.number,
+                    "time": global_time(snapshot.time),
+                    "age_s": time.time() - snapshot.created,
+                },
             }
         return {
             "job": self._job,
@@ -176,4 +181,6 @@ class Downtime:
         if self._changed(epoch, took_ms):
             logger().info(events.JOB_TURNED, job=self._job, epoch=epoch.name, workers=plan.workers, pause_ms=took_ms)
         else:
-            logger().info(events.JOB_RECOVERED, job=self._job, epoch=epoch.name, time=plan.start, took_ms=took_ms)
+            logger().info(
+                events.JOB_RECOVERED, job=self._job, epoch=epoch.name, time=global_time(plan.start), took_ms=took_ms
+            )

@@ -17,6 +17,7 @@ from typing import Any, Final
 from flamecore.abc.operator import Columns, Operator, OutputBuffer, Site, Step
 from flamecore.errors import DuplicateItemError, NoInvalideeError, OrderViolationError, TimeRegressionError
 from flamecore.model.batch import Orders, concat, joined
+from flamecore.model.clock import global_time
 from flamecore.model.meta import Meta, decode_time, encode_time
 from flamecore.model.vertices import Sink
 
@@ -142,7 +143,7 @@ class Barrier(OutputBuffer):
         if limit < self.released:
             last = decode_time(self.released)
             raise TimeRegressionError(
-                f"sink {self.sink!r}: release at {time} after one at {last}",
+                f"sink {self.sink!r}: release at {global_time(time)} after one at {global_time(last)}",
                 hint="An acker breaks its contract: a minimum time never goes back.",
                 time=time,
                 limit=last,

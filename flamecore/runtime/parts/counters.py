@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple, TypeVar
 
+from flamecore.model.clock import global_time, moment
 from flamecore.runtime.parts.histogram import Histogram
 
 K = TypeVar("K")
@@ -27,6 +28,8 @@ class Meaning(NamedTuple):
         present: Whether it is about the present, so that it ends with its parts; other counters only grow.
         shown: Whether progress shows it where it is not 0.
         stays: Whether one about the present still holds when the job has ended.
+        spell: Function that returns a value, or each of several, for tables and JSON; None: it is as it is.
+        spell_key: The same of each key.
     """
 
     text: str
@@ -35,6 +38,8 @@ class Meaning(NamedTuple):
     present: bool
     shown: bool
     stays: bool = False
+    spell: Callable[[Any], object] | None = None
+    spell_key: Callable[[Any], object] | None = None
 
 
 def _added(tables: Iterable[Mapping[K, int]]) -> dict[K, int]:
@@ -71,12 +76,15 @@ def _counter(
     present: bool = False,
     shown: bool = False,
     stays: bool = False,
+    spell: Callable[[Any], object] | None = None,
+    spell_key: Callable[[Any], object] | None = None,
 ) -> dict[str, Meaning]:
-    return {"meaning": Meaning(text, key, merge or (_added if key else sum), present or stays, shown, stays)}
+    merged_by = merge or (_added if key else sum)
+    return {"meaning": Meaning(text, key, merged_by, present or stays, shown, stays, spell, spell_key)}
 
 
-def _derived(text: str, key: str = "") -> dict[str, Meaning]:
-    return {"meaning": Meaning(text, key, None, present=False, shown=False)}
+def _derived(text: str, key: str = "", *, spell: Callable[[Any], object] | None = None) -> dict[str, Meaning]:
+    return {"meaning": Meaning(text, key, None, present=False, shown=False, spell=spell)}
 
 
 def meanings(kind: type[Counters]) -> dict[str, Meaning]:
@@ -147,6 +155,7 @@ class Counters:
             "OPERATION",
             merge=_least,
             stays=True,
+            spell=moment,
         ),
     )
     marks: dict[str, int] = field(
@@ -156,6 +165,7 @@ class Counters:
             "OPERATION",
             merge=_least,
             stays=True,
+            spell=moment,
         ),
     )
     held_by: dict[str, str] = field(
@@ -225,7 +235,10 @@ class Counters:
     first_failed: dict[int, str] = field(
         default_factory=dict,
         metadata=_counter(
-            "the earliest of these by its time: at which operation, why, and where it stood", "TIME", merge=earliest
+            "the earliest of these by its time: at which operation, why, and where it stood",
+            "TIME",
+            merge=earliest,
+            spell_key=global_time,
         ),
     )
     dead_letters: int = field(default=0, metadata=_counter("dead letters delivered; they are no outputs", shown=True))
@@ -242,8 +255,14 @@ class Counters:
     )
 
     def rows(self) -> Iterator[tuple[str, object]]:
-        """Return names and values, for tables and JSON."""
-        return ((each.name, getattr(self, each.name)) for each in fields(self))
+        """Yield names and values, for tables and JSON: times as text."""
+        for name, meaning in meanings(type(self)).items():
+            value, spell, spell_key = getattr(self, name), meaning.spell, meaning.spell_key
+            if spell_key is not None:
+                value = {spell_key(key): each for key, each in value.items()}
+            if spell is not None:
+                value = {key: spell(each) for key, each in value.items()} if meaning.key else spell(value)
+            yield name, value
 
     def past(self: Counted) -> Counted:
         """Return these counters at the end of their parts: without the present ones."""
@@ -318,7 +337,9 @@ class NodeStats(Counters):
 class JobStats(Counters):
     """The counters of a job at one moment."""
 
-    min_time: int = field(default=0, metadata=_derived("the minimum time: everything below is delivered"))
+    min_time: int = field(
+        default=0, metadata=_derived("the minimum time: everything below is delivered", spell=global_time)
+    )
     latency_p50_ms: float | None = field(
         default=None, metadata=_derived("half of the records took less from reading to the delivery of their outputs")
     )

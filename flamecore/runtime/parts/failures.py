@@ -17,6 +17,7 @@ from random import Random
 
 from flamecore.abc.operator import Fail, Step
 from flamecore.errors import FlameError
+from flamecore.model.clock import global_time
 from flamecore.model.failure import Cause, Failure, FlowMistake, describe, shorten_repr, user_frames, user_traceback
 from flamecore.model.hashing import check_key
 from flamecore.model.meta import MIN_FRONT, GlobalTime, decode_time
@@ -142,7 +143,7 @@ class Failures:
 
     def _placed(self, failure: Failure) -> Failure:
         if failure.at.front == MIN_FRONT:  # of a timer
-            return failure._replace(position=f"time {failure.at.time}")
+            return failure._replace(position=f"time {global_time(failure.at.time)}")
         return failure._replace(position=self._fronts[failure.at.front].where(failure.at.time))
 
     def _letters(self, failures: Iterable[tuple[bytes, Failure]]) -> list[tuple[bytes, Failure]]:

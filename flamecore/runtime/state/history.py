@@ -16,7 +16,7 @@ from typing import Final
 from flamecore.abc.source import Source
 from flamecore.abc.store import Store
 from flamecore.errors import CorruptError, FencedError, StateBehindError
-from flamecore.model.clock import ClockName
+from flamecore.model.clock import ClockName, global_time
 from flamecore.model.graph import Graph
 from flamecore.model.messages import Prepared, Resume
 from flamecore.runtime.codec.codec import Codec
@@ -339,8 +339,11 @@ class History:
             return
         self._check_rest(await scan(self.store))  # an active run may have deleted journals since
         await note_ahead(self.store, self.identity, SinksAhead(tuple(ahead.items()), accounted))
-        sinks = ", ".join(f"sink {name!r} holds its output up to time {until}" for name, until in ahead.items())
-        what = f"the state is older than the output: {sinks}, and the journals of the state go up to time {accounted}. "
+        sinks = ", ".join(
+            f"sink {name!r} holds its output up to time {global_time(until)}" for name, until in ahead.items()
+        )
+        upto = global_time(accounted)
+        what = f"the state is older than the output: {sinks}, and the journals of the state go up to time {upto}. "
         if same:
             what += (
                 "Journals that were written since are lost, and what they tell of would come again under other times"

@@ -7,11 +7,13 @@ and find a newer one.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from flamecore.abc.store import Store
 from flamecore.errors import CorruptError, JobError
+from flamecore.model.drift import Drift
 from flamecore.model.graph import Graph
+from flamecore.model.vertices import Grouping, payloads_of
 from flamecore.runtime.codec.codec import Codec
 from flamecore.runtime.state.accepted_loss import BESIDE
 from flamecore.runtime.state.format import Binding, Manifest, epoch_blob, unseal
@@ -24,6 +26,12 @@ from flamecore.suggest import suggestion
 T = TypeVar("T")
 
 _TRIES: Final = 100
+
+_WITHOUT_FLOW: Final[Mapping[str, Callable[[Any], object]]] = {
+    Drift.kind: lambda stored: stored,
+    Grouping.kind: payloads_of,
+}
+"""Functions that show the state of operations of the core, which need no setting of the vertex, by kind."""
 
 
 class Damage(NamedTuple):
@@ -155,7 +163,7 @@ class Value(NamedTuple):
 
     Attributes:
         key: The stored key; None if there is none.
-        value: Its state; for a grouping the payloads that the next windows begin with, oldest first.
+        value: Its state, as `flamecore.model.vertices.Vertex.state_shown` returns it.
         found: Whether there is any.
         snapshot: The snapshot that was searched.
     """
@@ -181,7 +189,8 @@ async def value_of(
         graph: The flow's graph, which knows the places of keys.
 
     Raises:
-        JobError: There is no snapshot, or no such operation in it; or only the flow knows where its keys are.
+        JobError: There is no snapshot, or no such operation in it; or only the flow knows where its keys are, or what
+            its state is.
         CodecError: The value is of a class unknown to the codec.
         CorruptError: A part is damaged.
     """
@@ -203,6 +212,12 @@ async def value_of(
                 f"the state of {operation!r} is stored by the places of its keys, which a function of the flow returns",
                 hint="Name the flow, with its key_by(…, place=…): --app module:name.",
             )
+        shown = vertex.state_shown if vertex is not None else _WITHOUT_FLOW.get(str(facts["kind"]))
+        if shown is None:
+            raise JobError(
+                f"{operation!r} is a {facts['kind']}: only the flow knows the parts of its state by their names",
+                hint="Name the flow: --app module:name, or the job file.",
+            )
         for key in candidates:
             try:
                 (group,) = groups_of([key])
@@ -211,8 +226,7 @@ async def value_of(
             held = await load_state(store, codec, manifest, [group], {operation: groups_of})
             for name, value in held[operation].items():
                 if type(name) is type(key) and name == key:
-                    shown = tuple(entry[-1] for entry in value) if facts["kind"] == "grouping" else value
-                    return Value(name, shown, True, manifest)
+                    return Value(name, shown(value), True, manifest)
         return Value(None, None, False, manifest)
 
     return await newest(store, find)

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 from flamecore.abc.source import Source
 from flamecore.abc.store import Store
 from flamecore.errors import CodecError, SourceError
+from flamecore.model.clock import global_time
 from flamecore.model.graph import Graph
 from flamecore.model.hashing import KEY_GROUPS
 from flamecore.model.ordered import is_shared
@@ -96,20 +97,26 @@ class StatePlan(NamedTuple):
             yield f"{'':<12} sink {name} was removed; its output stays unchanged"
         for name, until in self.ahead.sinks:
             yield (
-                f"{'LOST':<12} sink {name}: it holds its output up to time {until}, and the journals go up to time "
-                f"{self.ahead.accounted}: what it took since may come again"
+                f"{'LOST':<12} sink {name}: it holds its output up to time {global_time(until)}, "
+                f"and the journals go up to time {global_time(self.ahead.accounted)}: what it took since may come again"
             )
 
     def described(self) -> dict[str, object]:
         """Return the plan as JSON-like values."""
         snapshot = self.snapshot
         return {
-            "snapshot": snapshot and {"number": snapshot.number, "epoch": snapshot.epoch, "time": snapshot.time},
+            "snapshot": snapshot
+            and {"number": snapshot.number, "epoch": snapshot.epoch, "time": global_time(snapshot.time)},
             "keeps_all": not self.loss,
             "operations": [each._asdict() for each in self.operations],
             "partitions": [each._asdict() for each in self.partitions],
             "sinks": {"new": list(self.new_sinks), "gone": list(self.gone_sinks)},
-            "ahead": {"sinks": dict(self.ahead.sinks), "accounted": self.ahead.accounted} if self.ahead.sinks else None,
+            "ahead": {
+                "sinks": {name: global_time(until) for name, until in self.ahead.sinks},
+                "accounted": global_time(self.ahead.accounted),
+            }
+            if self.ahead.sinks
+            else None,
         }
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from flamecore.errors import FlameError, FrameError, TooLargeError
 from flamecore.model.batch import Orders, PackedOrders, middle
+from flamecore.model.clock import global_time
 from flamecore.model.messages import Items, Piece, Released
 from flamecore.model.meta import decode_time
 
@@ -31,7 +32,7 @@ def told(error: FlameError, message: object) -> FlameError:
     orders, payloads = _items(message)
     if len(payloads) != 1:
         return error
-    what = f"{error.what}: {reprlib.repr(payloads[0])}, an item of time {decode_time(orders[0])}"
+    what = f"{error.what}: {reprlib.repr(payloads[0])}, an item of time {global_time(decode_time(orders[0]))}"
     facts = {name: getattr(error, name, TooLargeError.path) for name in ("type_name", "path")}
     facts["type_name"] = facts["type_name"] or type(payloads[0]).__qualname__
     return TooLargeError(what, hint=error.hint, vertex=getattr(error, "vertex", None), **facts)

@@ -9,6 +9,7 @@ from typing import Any, Final
 from flamecore.abc.sink import PartitionedSink, Sink, encoders_of
 from flamecore.abc.transport import Delivery
 from flamecore.model.batch import Lines
+from flamecore.model.clock import global_time
 from flamecore.model.messages import CONTROL, Delivered, Reached, Released
 from flamecore.model.meta import MIN_TIME
 from flamecore.model.plan import DEAD_LETTERS, Plan
@@ -260,7 +261,11 @@ class RearTask:
         return self.collector.receive(delivery.message) if self.door.admits(*delivery) else None
 
     def _known(self) -> str:
-        return f"its output is stored below time {self.reached}" if self.reached > MIN_TIME else "it has stored nothing"
+        return (
+            f"its output is stored below time {global_time(self.reached)}"
+            if self.reached > MIN_TIME
+            else "it has stored nothing"
+        )
 
     def aclose(self) -> None:
         """Cancel the timer."""

@@ -11,7 +11,8 @@ from structlog.testing import capture_logs
 
 import flamecore as fc
 from flamecore import events
-from flamecore.cli.progress import Lines, summary
+from flamecore.cli.progress import Lines, Screen, summary
+from flamecore.model.meta import MAX_TIME, MIN_TIME
 from flamecore.runtime.parts.counters import Counters, JobStats, NodeStats, meanings, merged, summed
 
 BY_NUMBER = ("min_times", "latency", "busy_s", "cpu_s", "up_s", "read_s", "read", "key_groups", "group_s", "taken")
@@ -95,3 +96,24 @@ def test_sinks_without_outputs_are_left_out() -> None:
 def test_what_a_later_epoch_has_finished_is_no_longer_said() -> None:
     earlier, later = NodeStats(unfinished={1: "half", 2: "another"}).past(), NodeStats(unfinished={1: ""})
     assert summed([earlier, later], 1.0).unfinished == {2: "another"}
+
+
+def test_rows_have_times_as_text() -> None:
+    """Neither microseconds, nor the number that stands for the end."""
+    at = 1_700_000_000_000_000
+    stats = JobStats(
+        watermarks={"a": at, "b": MAX_TIME}, marks={"a": MIN_TIME + 1}, min_time=at, first_failed={at: "x"}
+    )
+    rows = dict(stats.rows())
+    assert rows["watermarks"] == {"a": "2023-11-14T22:13:20+00:00", "b": "end"}
+    assert rows["marks"] == {"a": "beginning"}
+    assert rows["min_time"] == "2023-11-14T22:13:20+00:00"
+    assert rows["first_failed"] == {"2023-11-14T22:13:20+00:00": "x"}
+    assert dict(JobStats(min_time=7).rows())["min_time"] == 7, "a count of records stays one"
+
+
+def test_the_live_table_has_watermarks_as_text() -> None:
+    table = Screen("job")._table(JobStats(watermarks={"a": 1_700_000_000_000_000, "b": MAX_TIME}))
+    cells = [str(cell) for column in table.columns for cell in column.cells]
+    assert "2023-11-14T22:13:20+00:00" in cells
+    assert "end" in cells

@@ -10,6 +10,7 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from flamecore.errors import ConsistencyError, GraphError
+from flamecore.model.clock import moment
 from flamestream_windows.engine.values import Clock, Drop, Element, Emit, Input, Late, Moment, Output, Place, Watermark
 from flamestream_windows.model.cells import ALARMS, SCOPE, Alarm, Cell, Scope, Stamped, StatefulFn, Timer
 from flamestream_windows.model.contents import Held, Version, spelled
@@ -298,7 +299,7 @@ class _Step:
             self.ran += 1
             if self.ran > LIMIT:
                 raise ConsistencyError(
-                    f"{LIMIT} timers of one key have run in one step, the last one at {time}",
+                    f"{LIMIT} timers of one key have run in one step, the last one at {moment(time)}",
                     hint=f"Let {self.function.function.__name__} set a timer for a later time than that at which it "
                     "runs, or not at all.",
                 )
@@ -356,7 +357,9 @@ class _Step:
                 if isinstance(value, Stamped):
                     value, time = value.value, instant(value.at)
                     if time < at:
-                        raise ValueError(f"{value!r} has the timestamp {time}, before {at}, that of what it comes of")
+                        raise ValueError(
+                            f"{value!r} has the timestamp {moment(time)}, before {moment(at)}, that of what it comes of"
+                        )
                 self.outputs.append(Emit(value, time, place))
         except Exception:
             if not lenient:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, NamedTuple
 
 from flamecore.abc.operator import Work
+from flamecore.model.clock import moment
 from flamecore.model.hashing import stable_hash
 from flamecore.model.ordered import Now, Ordered, Outcome, Timer
 from flamestream_windows.engine.sides import Side, SideRecord, WaitRecord
@@ -71,6 +72,19 @@ class Sided(Ordered):
 
     side: Side = field(kw_only=True)
     lateness: int = field(kw_only=True)
+
+    def state_shown(self, stored: Any) -> Any:
+        """Return the panes of the side by window, and the items that wait for one."""
+        side, waiting = stored[0]
+        windows = [
+            {"start": moment(window.start), "end": moment(window.end), "values": [[key, [*some]] for key, some in keys]}
+            for window, keys in side.contents
+        ]
+        return {
+            "watermark": moment(side.watermark),
+            "windows": windows,
+            "waiting": [{"at": moment(item.at), "value": item.value} for item in waiting.waiting],
+        }
 
     def work(self) -> Work:
         return SideWork(self.side, self.lateness)

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, ClassVar, Final
 
 from flamecore.abc.operator import Work
+from flamecore.model.clock import moment
 from flamecore.model.ordered import Ordered
 from flamecore.model.types import returned
-from flamestream_windows.engine.functions import FnRecord, Function
+from flamestream_windows.engine.functions import FnCell, FnRecord, Function
 from flamestream_windows.engine.grouping import Grouping
 from flamestream_windows.engine.values import Record
 from flamestream_windows.flows.sessions import SessionWork
+from flamestream_windows.flows.slim import alike
 from flamestream_windows.flows.stamps import Form
 from flamestream_windows.flows.work import FunctionWork, GroupingWork
 from flamestream_windows.model.aggregates import Aggregate, Named, Top
 from flamestream_windows.model.panes import Dropped, Pane
-from flamestream_windows.model.windows import Same
+from flamestream_windows.model.windows import GLOBAL, Same, Window
 
 _ADDRESS: Final = re.compile(r" at 0x[0-9A-Fa-f]+")
 
@@ -48,6 +50,27 @@ class Grouped(Ordered):
 
     def shown(self, payload: object) -> object:
         return self.times.shown(payload)
+
+    def state_shown(self, stored: Any) -> Any:
+        """Return the open windows of a key, each with its times, its value and its number of items, and closed ones.
+
+        The items are those since the last pane. A value is None where panes discard, and there are none.
+        """
+        state, timers, _ = stored
+        similar, strategy = alike(self.grouping), self.grouping.strategy
+        record = state if type(state) is Record or similar is None else similar.spelled(state)
+        empty = strategy.panes == "discarding"
+        windows = [
+            {
+                **_times(cell.window),
+                "value": None if empty and not cell.fresh else self.grouping.aggregate.result(cell.accumulator),
+                "items": cell.fresh,
+                "last_pane": None if cell.pane is None else cell.pane[1],
+            }
+            for cell in record.open
+        ]
+        closed = {"closed": [*map(_times, record.closed)]} if record.closed else {}
+        return {"windows": windows, **closed, **_due(timers)}
 
     def work(self) -> Work:
         strategy = self.grouping.strategy
@@ -110,6 +133,27 @@ class Stateful(Ordered):
     def shown(self, payload: object) -> object:
         return self.times.shown(payload)
 
+    def state_shown(self, stored: Any) -> Any:
+        """Return the cells and timers of a key by name, by window if there are several."""
+        state, timers, _ = stored
+        windows = [{**_times(cell.window), **self._shown(cell)} for cell in state.open]
+        whole = len(windows) == 1 and state.open[0].window == GLOBAL
+        return {**(windows[0] if whole else {"windows": windows}), **_due(timers)}
+
+    def _shown(self, cell: FnCell) -> dict[str, Any]:
+        cells, micros = self.function.cells, self.function.function.micros
+        alarms = [
+            # The tags of functions that count in microseconds are times of their own.
+            {"name": name, **({} if micros else {"tag": tag}), domain: moment(at)}
+            for at, name, tag, domain, *_ in cell.alarms
+        ]
+        waiting = [{"at": moment(at), "value": value} for at, value in cell.waiting]
+        return {
+            "cells": {name: cells[name].shown(frozen) for name, frozen in cell.contents},
+            **({"timers": alarms} if alarms else {}),
+            **({"waiting": waiting} if waiting else {}),
+        }
+
     def work(self) -> Work:
         return FunctionWork(self.function, self.times)
 
@@ -146,6 +190,16 @@ def stateful(function: Function) -> type[Stateful]:
     """Return the kind of a stateful function."""
     timed = any(timer.domain == "processing" for timer in function.timers.values())
     return TickingStateful if timed else Stateful
+
+
+def _times(window: Window) -> dict[str, str]:
+    return {} if window == GLOBAL else {"start": moment(window.start), "end": moment(window.end)}
+
+
+def _due(timers: Iterable[tuple[int, int, bool]]) -> dict[str, str]:
+    """Return the watermark at which something of a key is due next, if there is one."""
+    due = [time for time, _, mark in timers if mark]
+    return {"due": moment(min(due))} if due else {}
 
 
 def described(aggregate: Any) -> str:

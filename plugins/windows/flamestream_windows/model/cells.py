@@ -25,6 +25,7 @@ from operator import itemgetter
 from typing import Any, ClassVar, Final, Generic, Literal, NamedTuple, Self, TypeVar, overload
 
 from flamecore.errors import GraphError
+from flamecore.model.clock import moment
 from flamestream_windows.model.contents import Change, Held, Version, are_many
 from flamestream_windows.model.times import END_OF_GLOBAL_WINDOW, duration, instant
 
@@ -271,6 +272,10 @@ class Cell(Generic[V]):
         """Return contents as a tuple."""
         return tuple(contents)
 
+    def shown(self, frozen: Any) -> Any:
+        """Return contents for people, given the frozen ones."""
+        return list(frozen)
+
     def change(self, contents: Any, change: Change) -> None:
         """Replace a slice of a list: by its first place, the place behind it, and the new entries."""
         first, last, entries = change
@@ -453,6 +458,9 @@ class Value(Cell[ValueView[Any]]):
 
     view = ValueView
 
+    def shown(self, frozen: Any) -> Any:
+        return next(iter(frozen), None)
+
 
 class List(Cell[ListView[Any]]):
     """A cell of values in order."""
@@ -487,6 +495,9 @@ class Map(Cell[MapView[Any, Any]]):
     def freeze(self, contents: Any) -> Any:
         return tuple(contents.items())
 
+    def shown(self, frozen: Any) -> Any:
+        return dict(frozen)
+
     def change(self, contents: Any, change: Change) -> None:
         key, *value = change
         if value:
@@ -499,6 +510,9 @@ class OrderedList(Cell[OrderedListView[Any]]):
     """A cell of values by timestamp."""
 
     view = OrderedListView
+
+    def shown(self, frozen: Any) -> Any:
+        return [{"at": moment(at), "value": value} for at, value in frozen]
 
 
 class TimerView:
@@ -530,12 +544,14 @@ class TimerView:
         event = self._timer.domain == "event"
         if event and due > self._scope.limit:
             raise ValueError(
-                f"the timer {self._timer.name} is set for {due}, behind its window, which is gone after "
-                f"{self._scope.limit}; use after() to end with the window"
+                f"the timer {self._timer.name} is set for {moment(due)}, behind its window, which is gone after "
+                f"{moment(self._scope.limit)}; use after() to end with the window"
             )
         time = (due if event else self._scope.at) if output is None else instant(output)
         if event and time > due:
-            raise ValueError(f"the timer {self._timer.name} is due at {due}, before its output at {time}")
+            raise ValueError(
+                f"the timer {self._timer.name} is due at {moment(due)}, before its output at {moment(time)}"
+            )
         # Below the output watermark it could not hold it: what comes of it is as late as what it comes of.
         self._put(Alarm(due, self._timer.name, tag, self._timer.domain, time, time >= self._scope.output))
 

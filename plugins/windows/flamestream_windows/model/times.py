@@ -57,7 +57,7 @@ def instant(value: Any) -> int:
                 f"a timestamp is a datetime with a zone, an int of microseconds or a float of seconds, not {value!r}"
             ) from None
     if not MIN < micros <= END_OF_GLOBAL_WINDOW:
-        raise ValueError(f"the timestamp {value!r} is out of range: {MIN} < microseconds <= {END_OF_GLOBAL_WINDOW}")
+        raise ValueError(f"the timestamp {value!r} is out of range: microseconds since 1970, between -2**62 and 2**62")
     return micros
 
 

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple
 from zoneinfo import ZoneInfo
 
 from flamecore.errors import ConsistencyError
+from flamecore.model.clock import moment
 from flamestream_windows.model.times import END_OF_GLOBAL_WINDOW, EPOCH, MIN, TICK, date_of, spell
 
 
@@ -38,14 +39,7 @@ class Window(NamedTuple):
         return date_of(self.end)
 
     def __str__(self) -> str:
-        return "[all of time)" if self == GLOBAL else f"[{_text(self.start)}, {_text(self.end)})"
-
-
-def _text(micros: int) -> str:
-    try:
-        return (EPOCH + timedelta(microseconds=micros)).isoformat()
-    except OverflowError:
-        return str(micros)
+        return "[all of time)" if self == GLOBAL else f"[{moment(self.start)}, {moment(self.end)})"
 
 
 GLOBAL: Final = Window(MIN, END_OF_GLOBAL_WINDOW + 1)
@@ -255,7 +249,7 @@ class Calendar(WindowFn):
             return window
         except (OverflowError, ValueError) as error:
             raise ValueError(
-                f"{date_of(at).isoformat()} is in no window of {self}: all of it has to be in the years 1 to 9999"
+                f"{moment(at)} is in no window of {self}: all of it has to be in the years 1 to 9999"
             ) from error
 
     def _first_day(self, number: int) -> int:

@@ -14,7 +14,12 @@ import pytest
 
 import flamecore as fc
 import flamestream_windows as w
+from flamecore.cli.stored import use_store
 from flamecore.errors import FlameError
+from flamecore.runtime.codec.codec import Codec
+from flamecore.runtime.config import layers
+from flamecore.runtime.config.read import read_config
+from flamecore.runtime.state.inspect import value_of
 from flamestream_windows import aggregates as agg
 from flamestream_windows import triggers as t
 
@@ -65,6 +70,38 @@ def test_windows_that_are_stored_go_on(tmp_path: Path, workers: int) -> None:
     assert {name: first[name] + rest[name] for name in wanted} == wanted
     assert all(first[name] for name in rest if name != "final")
     assert all(rest.values())
+
+
+def at(seconds: float) -> str:
+    return f"1970-01-01T00:00:{seconds:02}+00:00"
+
+
+SHOWN: dict[str, Any] = {
+    "final": {
+        "windows": [
+            {"start": at(0), "end": at(10), "value": 2, "items": 2, "last_pane": None},
+            {"start": at(10), "end": at(20), "value": 2, "items": 2, "last_pane": None},
+        ],
+        "due": at(20),
+    },
+    "visits": {"windows": [{"start": at(11), "end": at(22), "value": 2, "items": 2, "last_pane": None}], "due": at(22)},
+    "once": {
+        "cells": {"seen": [{"at": at(11), "value": True}, {"at": at(16), "value": True}]},
+        "timers": [{"name": "forget", "event": at(21)}, {"name": "forget", "event": at(26)}],
+        "due": at(21),
+    },
+}
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_state_is_shown_with_its_names_and_times_as_text(name: str, tmp_path: Path) -> None:
+    run(tmp_path, STORED)
+    graph = flow().graph()
+    config = read_config(command=layers.from_command(("state.use=sqlite", f"state.path={tmp_path / 'state'}")))
+    found = use_store(config, "stored", lambda store: value_of(store, Codec.of(graph), name, ["a"], graph))
+    assert found.value == SHOWN[name]
+    with pytest.raises(FlameError, match="Name the flow: --app"):
+        use_store(config, "stored", lambda store: value_of(store, Codec.of(graph), name, ["a"]))
 
 
 KEYED: dict[str, Callable[[w.TimedKeyed[Any, Any], int], w.Timed[Any]]] = {

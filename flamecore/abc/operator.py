@@ -138,6 +138,7 @@ class Site:
         ways: One for each successor, in the order of the links; none at a sink.
         apart: Whether what goes these ways never meets again, so that one may be ahead of the other.
         snapshots: Whether snapshots of state are taken.
+        stored: Returns the bytes of a state as snapshots have it; None: no snapshots are taken. It raises `CodecError`.
         barrier: Whether outputs wait for the minimum time.
         strict: The same vertex with functions that check their results; None: there is none.
         early: While it holds an order, the strict vertex computes the items below that. Emptied once all are computed.
@@ -149,6 +150,7 @@ class Site:
     ways: tuple[Way, ...]
     apart: bool = True
     snapshots: bool = False
+    stored: Callable[[Any], bytes] | None = None
     barrier: bool = True
     strict: Vertex | None = None
     early: Sequence[bytes] = ()

@@ -9,11 +9,10 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from fractions import Fraction
-from itertools import repeat
+from itertools import chain, repeat
 from numbers import Number
 from operator import add
 from struct import Struct
@@ -28,6 +27,10 @@ INT32_MIN: Final = -(2**31)
 # can load it.
 KEY_GROUPS: Final = 128
 """Number of key groups, the small ranges of state; a power of two, fixed for the life of a job's state."""
+
+_ALIKE: Final = frozenset({str, bytes, int, type(None)})
+"""Types of which equal values do not differ, and equal none of another of these types; unlike 0.0 and -0.0, or 1 and
+True. Neither do tuples of them."""
 
 _GROUPS: Final = bytes(byte * KEY_GROUPS >> 8 for byte in range(256))
 """Key group of each value of the highest byte of a hash."""
@@ -101,8 +104,6 @@ _PLAIN: Final[Mapping[type, _Encoder]] = {
 _ALWAYS_KEYS: Final = frozenset({type(None), str, bytes, int, bool, Fraction, date, timedelta, UUID})
 """Plain types whose every value can be a key. The others have values that cannot, such as NaN or a part of any type."""
 
-_NEVER_DIFFERENT: Final = frozenset({str, bytes, int})
-
 _USABLE: Final = "use text, bytes, numbers, dates, enums, or tuples and frozen dataclasses of these"
 _INSTEAD: Final[Mapping[type, str]] = {
     list: "use a tuple",
@@ -167,6 +168,15 @@ def stable_hash(value: Hashable) -> int:
     return int(xxhash.xxh3_64_intdigest(canonical(value)) & 0xFFFFFFFF) - 2**31
 
 
+def can_differ(keys: Collection[Any]) -> bool:
+    """Return whether a key may be equal to one of some keys, and differ from it."""
+    kinds = set(map(type, keys))
+    if tuple in kinds:
+        parts = keys if len(kinds) == 1 else [key for key in keys if type(key) is tuple]
+        kinds = kinds - {tuple} | set(map(type, chain.from_iterable(parts)))
+    return not kinds <= _ALIKE
+
+
 def check_key(value: Hashable) -> None:
     """Refuse a key that could not be routed, even if there is only one worker.
 
@@ -196,11 +206,6 @@ def check_keys(values: Collection[object]) -> None:
     if not _ALWAYS_KEYS.issuperset(kinds):
         for value in values:
             check_key(value)
-
-
-def alike(types: AbstractSet[type]) -> bool:
-    """Return whether no two keys of some types can be equal and differ, as 0.0 and -0.0 do, or 1 and True."""
-    return len(types) == 1 and types <= _NEVER_DIFFERENT
 
 
 _HASHABLE_BY_DECLARATION = (list, dict, set, bytearray)

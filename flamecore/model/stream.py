@@ -466,7 +466,8 @@ class KeyedStream(Generic[K, T]):
         """Fold the items of each key into a state; emit each update, (key, state).
 
         Args:
-            initial: State before the first item of a key: an immutable value.
+            initial: State before the first item of a key: an immutable value. A key with a state of the same bytes has
+                none: it is not stored, and its next item is its first one.
             function: (state, item) → new state. It must not change its argument.
             name: Name of the operation.
         """
@@ -514,7 +515,8 @@ class KeyedStream(Generic[K, T]):
         """Apply a function with a state for each key, and any number of outputs.
 
         Args:
-            initial: State before the first item of a key: an immutable value.
+            initial: State before the first item of a key: an immutable value. A key with a state of the same bytes has
+                none: it is not stored, and its next item is its first one.
             function: (state, item) → (new state, outputs in order). It must not change its argument.
             name: Name of the operation.
         """

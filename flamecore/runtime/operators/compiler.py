@@ -234,6 +234,7 @@ class Compiler:
             ways,
             apart=self.parts(ends),
             snapshots=plan.snapshots,
+            stored=self.encodes.kept,
             barrier=plan.settings.barrier,
             strict=self.strict(vertex) if early else None,
             early=early,

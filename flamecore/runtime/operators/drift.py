@@ -21,10 +21,10 @@ from typing import Any, Final, NamedTuple, NoReturn, overload
 from flamecore.abc.operator import Site, StatefulOperator, Step
 from flamecore.errors import ConsistencyError, DuplicateItemError, NoInvalideeError
 from flamecore.model.batch import Orders, Rows, children, extended, many_of, selected
-from flamecore.model.drift import Drift, one_more, route_key
+from flamecore.model.drift import MISSING, Drift, one_more, route_key
 from flamecore.model.hashing import check_key
 from flamecore.model.meta import CHILD, child_codes
-from flamecore.runtime.operators.keyed_state import ABSENT, LabelledState, LayeredState
+from flamecore.runtime.operators.keyed_state import ABSENT, Ended, FirstKeys, Initial, LabelledState, LayeredState
 
 # The codes of usual outputs are made once: the order of an output is then one concatenation.
 _WAY_OUT: Final = CHILD[0] + CHILD[0]
@@ -133,6 +133,12 @@ class DriftOperator(StatefulOperator):
             else LayeredState(vertex.initial, snapshots=self._snapshots, integers=self._state_type is int)
         )
         self.names = self.states.names
+        self._first_keys = FirstKeys(self.names.copy)
+        self._others: set[object] = set()  # keys that have begun since the last cut, and not for the first time
+        self._initial = Initial(vertex.initial, site.stored)
+        # Whether an item may leave the state with which a key begins. A count does not, nor does a reduce.
+        self._ends = vertex.accumulate is not one_more and vertex.initial is not MISSING
+        self._dropped = False  # whether a key has lost all of its items
         self.histories: dict[object, list[Entry]] = {}
         self._key_of = route_key(vertex)
         self._ident, self._emit, self._fail, self._emit_run = site.ident, site.emit, site.fail, site.emit_run
@@ -148,7 +154,7 @@ class DriftOperator(StatefulOperator):
 
     @property
     def name_types(self) -> Collection[type] | None:
-        return self.states.key_types if self._snapshots else None
+        return self.states.key_types if self._snapshots and not self._first_keys.is_on else None
 
     @property
     def state_type(self) -> type | None:
@@ -456,6 +462,7 @@ class DriftOperator(StatefulOperator):
             self.states.top[key] = state
         else:
             self.states.drop(key)
+            self._dropped = True
 
     def _advance_at(self, order: bytes) -> Callable[[object, object], tuple[object, Iterable[object]]]:
         return self._strict_advance if self._early and order < self._early[0] else self.advance
@@ -503,17 +510,45 @@ class DriftOperator(StatefulOperator):
 
     def _forget(self, before: bytes) -> None:
         """Drop the history below the encoded time `before`, which no repair can reach."""
-        notes = self._notes
         self._open = None  # a note is dropped as a whole, so it must not grow forever
-        while notes and notes[0].orders[-1] < before:
-            self.worked += len(notes.popleft().orders)
         for key, history in list(self.histories.items()):
             drop = bisect_left(history, (before,))
+            if self._snapshots:
+                self._note_begun([entry[2:] for entry in history[:drop]])
             if drop == len(history):
                 del self.histories[key]
             elif drop:
                 del history[:drop]
+        notes = self._notes  # what is in them is later than the histories
+        while notes and notes[0].orders[-1] < before:
+            note = notes.popleft()
+            self.worked += len(note.orders)
+            if self._snapshots:
+                self._note_first(note.keys, note.states)
         self.states.forget(before)
+
+    def _note_begun(self, entries: Iterable[tuple[object, object]]) -> None:
+        """Note the keys that have begun with one of some entries of a history, each (payload, state before)."""
+        for payload, state in entries:
+            if self._initial.is_(state):
+                self._note_first((self._key_of(payload),), (state,))
+
+    def _note_first(self, keys: Sequence[object], states: Sequence[object]) -> None:
+        """Note the keys that have begun, of items in order, each with the state before it."""
+        # Where no key ends, those that begin enter the states.
+        if not self._watch(keys if self._ends or self._dropped else ()):
+            return
+        is_initial, begin = self._initial.is_, self._first_keys.begin
+        for key, state in zip(keys, states, strict=True):
+            if is_initial(state) and begin(key) is not None:
+                self._others.add(key)
+
+    def _watch(self, keys: Collection[object]) -> bool:
+        """Return whether keys can differ: some, those that have entered the states, or earlier ones."""
+        entered, first_keys = self.states.entered, self._first_keys
+        can_differ = first_keys.watch(entered) or first_keys.watch(keys)
+        entered.clear()
+        return can_differ
 
     # -- snapshots -------------------------------------------------------------------------------------------------
 
@@ -527,6 +562,9 @@ class DriftOperator(StatefulOperator):
         A key has changed if it had entries since the last cut.
         """
         self._forget(before)
+        if self._notes and self._notes[0].orders[0] < before:
+            note, place = self._notes[0], bisect_left(self._notes[0].orders, before)
+            self._note_first(note.keys[:place], note.states[:place])
         since: dict[object, object] = {}  # for each key, the state before its first entry at or after `before`
         # Backwards, so that of several entries of a key the earliest is written last, and stays.
         for note in reversed(self._notes):
@@ -536,11 +574,21 @@ class DriftOperator(StatefulOperator):
                 keys, states = keys[start:], states[start:]
             since.update(zip(reversed(keys), reversed(states), strict=True))
         since.update((key, history[0][3]) for key, history in self.histories.items())  # older than the notes
+        self._watch(since)  # items behind the cut name states from here on
         changed = self.states.cut(since)
-        return [changed] if changed else []
+        pieces: list[Mapping[object, object]] = []
+        if changed:
+            ended = Ended(changed, self._initial, ends=self._ends)
+            # Keys that can differ are named at once: while the others are read, items go on.
+            pieces.append(self._first_keys.named(ended) if self._first_keys.is_on else ended)
+        # A key that has ended and begun as another one has changed, though its state may be what it was.
+        others, self._others = self.snapshot_of([*self._others]), set()
+        return [*pieces, others] if others else pieces
 
     def snapshot_of(self, names: Sequence[object]) -> Mapping[object, object]:
-        return self.states.snapshot_of(names)
+        is_initial = self._initial.is_
+        found = self.states.snapshot_of(names)
+        return self._first_keys.named({key: state for key, state in found.items() if not is_initial(state)})
 
     def restore(self, states: Mapping[object, object]) -> None:
         self.states.restore(states)

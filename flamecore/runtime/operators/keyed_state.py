@@ -8,13 +8,21 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import fields, is_dataclass
 from itertools import chain, compress, count, islice, repeat
+from math import isnan
 from operator import eq, is_, is_not, itemgetter, ne
 from typing import Any, Final
 
-from flamecore.model.hashing import check_key
+from flamecore.abc.operator import GONE
+from flamecore.errors import CodecError
+from flamecore.model.hashing import can_differ, check_key
 from flamecore.model.meta import TIME_BYTES
+
+_SAME_BYTES: Final = frozenset({int, str, bytes})
+"""Types of which equal states have the same bytes."""
 
 ABSENT: Final = object()
 """Marks a state that is missing in a layer, and must be looked up below."""
@@ -35,6 +43,155 @@ long as to look below for one, and to merge it there."""
 
 _AT_ONCE: Final = 8192
 """States compared at once, without a break for items."""
+
+
+class Initial:
+    """The state with which a key begins, and at which it ends: any state of the same bytes.
+
+    Equal ones of other bytes are states: 0.0, -0.0 and False, if a key begins with 0.
+
+    Args:
+        state: The state.
+        stored: Returns the bytes of a state, as `flamecore.abc.operator.Site.stored`; None: the state is told by itself
+            only.
+    """
+
+    def __init__(self, state: object, stored: Callable[[Any], bytes] | None = None) -> None:
+        self.state = state
+        self._kind = type(state)
+        self._stored = stored
+        self._bytes = b""
+        # Most states are told apart by a comparison, which costs less than their bytes.
+        self._is_plain = self._kind in _SAME_BYTES
+        self._compares = _compares(state)
+        if stored is not None:
+            with suppress(CodecError):  # a state that cannot be stored has no bytes
+                self._bytes = stored(state)
+
+    def others(self, states: Iterable[Any]) -> Iterator[bool]:
+        """Yield for each state whether a key with it has one, for a key that does not end."""
+        return map(ne if self._kind is int else is_not, states, repeat(self.state))
+
+    def gone(self, states: Iterable[Any]) -> Iterator[Any]:
+        """Yield the states, and `GONE` in the place of those at which a key ends."""
+        if self._is_plain:  # without a call for each
+            kind, initial = self._kind, self.state
+            return (GONE if type(state) is kind and state == initial else state for state in states)
+        return (GONE if self.is_(state) else state for state in states)
+
+    def is_(self, state: Any) -> bool:
+        """Return whether a key with this state has none."""
+        if state is self.state:
+            return True
+        if type(state) is not self._kind or (self._compares and state != self.state):
+            return False
+        return self._is_plain or self._has_its_bytes(state)
+
+    def _has_its_bytes(self, state: Any) -> bool:
+        with suppress(CodecError):
+            return self._stored is not None and self._bytes != b"" and self._stored(state) == self._bytes
+        return False
+
+
+def _compares(state: Any) -> bool:
+    """Return whether all states with the bytes of this one are equal to it, as one with NaN is not."""
+    kind = type(state)
+    if kind in _SAME_BYTES or kind in (bool, type(None)):
+        return True
+    if kind is float:
+        return not isnan(state)
+    if isinstance(state, tuple):
+        return _equal_of(kind) is tuple.__eq__ and all(map(_compares, state))
+    if is_dataclass(state):
+        parts = [getattr(state, each.name, None) for each in fields(state)]
+        return _equal_of(kind) is not object.__eq__ and all(map(_compares, parts))
+    return False
+
+
+def _equal_of(kind: type) -> Any:
+    return kind.__eq__
+
+
+class Ended(Mapping[object, object]):
+    """Changed states without those at which keys end, made as they are asked for.
+
+    Args:
+        states: The states.
+        initial: The state at which a key ends.
+        ends: Whether `GONE` stands for it: a key that ends may have had a state. Otherwise the key is left out.
+    """
+
+    def __init__(self, states: Mapping[object, object], initial: Initial, *, ends: bool) -> None:
+        self._states, self._initial, self._ends = states, initial, ends
+
+    def __bool__(self) -> bool:
+        return any(True for _ in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __iter__(self) -> Iterator[object]:
+        if self._ends:
+            return iter(self._states)
+        return compress(self._states, self._initial.others(self._states.values()))
+
+    def __getitem__(self, key: object) -> object:
+        return dict(self.items())[key]
+
+    def items(self) -> Any:
+        return zip(self, self.values(), strict=True)
+
+    def values(self) -> Any:
+        states = self._states.values()
+        if not self._ends:
+            return compress(states, self._initial.others(self._states.values()))
+        return self._initial.gone(states)
+
+
+# One rule for all that keeps state by key: which of several equal keys is shown, and stored, follows from the order of
+# the items alone. As long as no keys can differ, this costs a look at the types of some, and no memory.
+class FirstKeys:
+    """Keys as their first items have them, where equal keys can differ.
+
+    A key begins with the first item that finds no state. It stays the key until the state ends.
+
+    Args:
+        known: Returns all keys that may have state. It is called once, when keys can differ for the first time.
+    """
+
+    def __init__(self, known: Callable[[], Iterable[Any]]) -> None:
+        self._known = known
+        self._first: dict[Any, Any] | None = None
+
+    @property
+    def is_on(self) -> bool:
+        """Return whether keys can differ."""
+        return self._first is not None
+
+    def watch(self, keys: Collection[Any]) -> bool:
+        """Return whether keys can differ, these or earlier ones.
+
+        Raises:
+            TypeError: One cannot be a key.
+        """
+        if self._first is None and can_differ(keys):
+            self._first = {key: key for key in self._known()}
+        return self._first is not None
+
+    def begin(self, key: Any) -> Any:
+        """Note the key of an item that has found no state; return the one before, or None."""
+        assert self._first is not None
+        before = self._first.get(key)
+        self._first[key] = key
+        return before
+
+    def of(self, key: Any) -> Any:
+        """Return a key as its first item has it."""
+        return key if self._first is None else self._first.get(key, key)
+
+    def named(self, states: Mapping[Any, Any]) -> Mapping[Any, Any]:
+        """Return states by their first keys."""
+        return states if self._first is None else {self._first.get(key, key): state for key, state in states.items()}
 
 
 class _Changed(Mapping[object, object]):
@@ -151,13 +308,14 @@ class LayeredState:
     A state `ABSENT` below the top says that there is none.
 
     Args:
-        initial: The state of a key before its first item.
+        initial: The state of a key before its first item, and behind its last.
         snapshots: Whether snapshots are taken.
         integers: Whether all states are integers.
 
     Attributes:
         top: All states changed since the last cut, and some others. `load` finds the state of a key that is not there.
         names: With snapshots, all keys with a state, and perhaps some that have lost theirs.
+        entered: With snapshots, keys that have entered the top layer; whoever looks at them clears the list.
         key_types: With snapshots, the exact types of all keys in all layers and in `names`.
         integers: As the argument, unless there are states of other types, or some that take more than 64 bits.
     """
@@ -166,6 +324,7 @@ class LayeredState:
         self.top: dict[object, object] = {}
         self.names: list[object] = []
         self.key_types: set[type] = set()
+        self.entered: list[object] = []
         self.integers = integers
         self._initial = initial
         self._snapshots = snapshots
@@ -191,6 +350,7 @@ class LayeredState:
         if self._snapshots:
             # Of each key that enters the top layer, and not of new keys only: equal keys may be of several types.
             self.key_types.add(type(key))
+            self.entered.append(key)
         state = self._old.get(key, ABSENT)  # as `_below`, without a call
         if self._left:
             state = self._left.get(key, state)
@@ -347,6 +507,7 @@ class LayeredState:
         """Load the states of a snapshot."""
         self._old.update(states)
         self.names.extend(states)
+        self.entered.extend(states)
         self.key_types.update(map(type, states))
 
 

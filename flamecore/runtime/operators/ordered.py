@@ -42,6 +42,7 @@ from flamecore.model.ordered import (
     tie_of,
     timer_place,
 )
+from flamecore.runtime.operators.keyed_state import FirstKeys
 from flamecore.runtime.operators.reorder import ReorderBuffer, Waiting
 from flamecore.runtime.operators.watermark import Watermark
 
@@ -58,6 +59,66 @@ _SPARE, _SLACK = 256, 4
 """A heap is cleaned once so many times the entries that count are in it, and some more."""
 
 _BY_KIND: Final = itemgetter(2, 0, 1)
+
+
+class _OrderedKeys(FirstKeys):
+    """First keys of items in order.
+
+    Args:
+        known: Returns all keys that have state.
+        has_state: Whether a key has state.
+        snapshots: Whether snapshots are taken.
+    """
+
+    def __init__(
+        self, known: Callable[[], Iterable[Any]], has_state: Callable[[Any], bool], *, snapshots: bool
+    ) -> None:
+        super().__init__(known)
+        self._has_state, self._snapshots = has_state, snapshots
+        self._begun: deque[tuple[bytes, Any]] = deque()  # (order, the key before) where others have begun
+
+    def of_item(self, order: bytes, key: Any) -> Any:
+        """Return the key of an item as its first item has it, which may be this one.
+
+        Raises:
+            TypeError: It cannot be a key.
+        """
+        if not self.watch((key,)):
+            return key
+        if self._has_state(key):
+            return self.of(key)
+        before = self.begin(key)
+        if before is not None and self._snapshots:
+            self._begun.append((order, before))
+        return key
+
+    def of_items(self, orders: Sequence[bytes], keys: Sequence[Any]) -> Sequence[Any]:
+        """Return the keys of items between which no state ends.
+
+        Raises:
+            TypeError: One cannot be a key.
+        """
+        if not self.watch(keys):
+            return keys
+        first: dict[Any, Any] = {}
+        for order, key in zip(orders, keys, strict=False):
+            if key not in first:
+                first[key] = self.of_item(order, key)
+        return [*map(first.__getitem__, keys)]
+
+    def trim(self, before: bytes) -> None:
+        """Forget the keys that ended below an encoded time."""
+        begun = self._begun
+        while begun and begun[0][0] < before:
+            begun.popleft()
+
+    def stored(self, states: Mapping[Any, Any]) -> Mapping[Any, Any]:
+        """Return states of the time of the last trim by their first keys of that time."""
+        if not self._begun:
+            return self.named(states)
+        # Of several that have ended since, the first one had state then.
+        then = {before: before for _, before in reversed(self._begun)}
+        return {then.get(key, self.of(key)): state for key, state in states.items()}
 
 
 class OrderedOperator(StatefulOperator):
@@ -85,6 +146,7 @@ class OrderedOperator(StatefulOperator):
         self._ident, self._emit_run, self._fail, self._round = site.ident, site.emit_run, site.fail, site.round
         self._snapshots = site.snapshots and not vertex.passing
         self._records: dict[Any, Record] = {}
+        self._first_keys = _OrderedKeys(self._kept_keys, self._has_state, snapshots=self._snapshots)
         self._find: Callable[[Any], Record | None] = self._records.get
         self._whole = True  # whether every record is among these
         # (place, tie, key, timer) of every pending timer, and of some that are no longer
@@ -157,6 +219,13 @@ class OrderedOperator(StatefulOperator):
         records = self._records.values()
         return sum(self.work.held(state) for state, timers, _ in records if any(timer[2] for timer in timers))
 
+    def _kept_keys(self) -> Iterable[Any]:
+        """Return the keys that have state."""
+        return self._records
+
+    def _has_state(self, key: Any) -> bool:
+        return key in self._records
+
     # -- work ------------------------------------------------------------------------------------------------------
 
     def step(self, order: bytes, trace: int, alive: bool, payload: Any) -> None:
@@ -219,6 +288,7 @@ class OrderedOperator(StatefulOperator):
             payloads: The items.
         """
         key_of, find, process = self._key_of, self._find, self.work.process
+        first_of = self._first_keys.of_item
         records, whole = self._records, self._whole
         timers, marks, watermark = self._timers, self.watermark.marks, self.watermark
         worked: list[bytes] = []
@@ -233,7 +303,7 @@ class OrderedOperator(StatefulOperator):
                 self._run_events(order)
                 places, outputs, value = self._orders, self._outputs, watermark.value
             try:
-                key = key_of(payload)
+                key = first_of(order, key_of(payload))
                 record = find(key)
                 if record is None:
                     check_key(key)
@@ -536,6 +606,7 @@ class OrderedOperator(StatefulOperator):
         log = self._log
         while log and log[0][0][-1] < before:
             log.popleft()
+        self._first_keys.trim(before)
 
     def cut(self, before: bytes) -> Sequence[Mapping[Any, Any]]:
         self.trim(before)
@@ -550,14 +621,23 @@ class OrderedOperator(StatefulOperator):
             if record is not old:
                 changes[key] = GONE if record is None else self._as_stored(record)
         self._since = since
-        changes |= self.watermark.cut(before)
-        return [changes] if changes else []
+        return self._as_cut(changes, before)
+
+    def _as_cut(self, changes: Mapping[Any, Any], before: bytes) -> Sequence[Mapping[Any, Any]]:
+        """Return the changes of records up to a cut with those of the watermark."""
+        found = {**self._first_keys.stored(changes), **self.watermark.cut(before)}
+        return [found] if found else []
 
     def snapshot_of(self, names: Sequence[Any]) -> Mapping[Any, Any]:
         since, now, shared = self._since, self._records, self.watermark.stored
         found = {name: since[name] if name in since else now.get(name) for name in names if name not in shared}
+        return self._as_read(found, names)
+
+    def _as_read(self, found: Mapping[Any, Record | None], names: Sequence[Any]) -> Mapping[Any, Any]:
+        """Return records of the last cut as they are stored, with what partitions share."""
         own = {name: self._as_stored(record) for name, record in found.items() if record is not None}
-        return own | {name: shared[name] for name in names if name in shared}
+        shared = self.watermark.stored
+        return {**self._first_keys.stored(own), **{name: shared[name] for name in names if name in shared}}
 
     def _as_stored(self, record: Record) -> Record:
         return record if self._stored is None else self._stored(record)
@@ -570,6 +650,7 @@ class OrderedOperator(StatefulOperator):
         self.names.extend(new)
         for key, record in own.items():
             self._keep(key, None, record)
+        self._first_keys.watch(own)
         self.watermark.restore(record[0] for name, record in states.items() if is_shared(name))
 
 

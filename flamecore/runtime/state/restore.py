@@ -9,6 +9,7 @@ from typing import Any, Final
 from flamecore.abc.store import Store
 from flamecore.errors import CodecError
 from flamecore.model.failure import shorten_repr
+from flamecore.model.hashing import can_differ
 from flamecore.model.messages import Resume
 from flamecore.runtime.codec.codec import Codec
 from flamecore.runtime.state.format import Binding, Manifest, Part, Section, decode_manifest, decode_part
@@ -44,6 +45,7 @@ class StateReader:
         self._swept = swept
         self._groups = frozenset(groups)
         self._operations = operations
+        self._differing: set[str] = set()  # operations with keys that may be equal and differ
         self.states: dict[str, dict[object, object]] = {name: {} for name in operations}
 
     def wants(self, part: Part) -> bool:
@@ -78,6 +80,10 @@ class StateReader:
                 raise CodecError(f"{vertex!r} has state for what cannot be a key any more: {error}") from error
             if not span.issuperset(groups):
                 raise _hashed_otherwise(vertex, next(n for n, g in zip(some, groups, strict=True) if g not in span))
+            if vertex in self._differing or can_differ(names):
+                self._differing.add(vertex)
+                for name in names:
+                    held.pop(name, None)  # an equal one may differ, and a dictionary would keep that
             if whole:
                 held.update(zip(names, values, strict=True))
             else:

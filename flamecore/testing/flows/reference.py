@@ -427,7 +427,7 @@ class OrderedModel:
         self.key_of = vertex.route.key
         self.work = vertex.work()
         self.work.open()
-        self.outcomes: dict[Any, Outcome] = {}
+        self.outcomes: dict[Any, Outcome] = {}  # of the keys with state, as their first items have them
         self.waiting: dict[bytes, Any] = {}
         self.marks: dict[tuple[bytes, int], tuple[Vertex, int]] = {}
         self.origins: dict[Vertex, int | None] = {}
@@ -479,6 +479,7 @@ class OrderedModel:
             payload = self.waiting.pop(order)
             key = self.key_of(payload)
             check_key(key)
+            key = next((first for first in self.outcomes if first == key), key)
             before = self.outcomes.get(key, Outcome())
             outcome = self.work.process(key, before.state, payload, self.now(time))
             if outcome.timers is KEPT:
@@ -535,7 +536,11 @@ class OrderedModel:
         while past := [timer for timer in outcome.timers if self.is_past(timer, key, place, due)]:
             outcome = self.work.on_time(key, outcome.state, min(past, key=lambda timer: (timer[2], timer)), now)
             outputs += outcome.outputs
-        self.outcomes[key] = outcome._replace(outputs=(), timers=tuple(set(outcome.timers)))
+        left = outcome._replace(outputs=(), timers=tuple(set(outcome.timers)))
+        if left == Outcome():
+            self.outcomes.pop(key, None)
+        else:
+            self.outcomes[key] = left
         first = self.numbers[place]
         self.numbers[place] += len(outputs)
         return [(place + encode_child(number), output) for number, output in enumerate(outputs, first)]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import flamecore as fc
-from flamecore.abc.operator import Site, Way, each
+from flamecore.abc.operator import GONE, Site, Way, each
 from flamecore.errors import DuplicateItemError, NoInvalideeError
 from flamecore.model.batch import Orders, pack, unpack
 from flamecore.model.drift import Drift
@@ -285,6 +285,7 @@ class CountBench:
                 else:
                     for piece in operator.cut(encode_time(floor)):
                         self.stored.update(piece)
+                        self.stored = {name: state for name, state in self.stored.items() if state is not GONE}
                     seen += [dict(self.stored), operator.snapshot_of(range(7))]
         return [*seen, self.out.log, self.failed.log, operator.calls, operator.retracted, set(operator.names)]
 

@@ -12,13 +12,13 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 from operator import eq, is_not
 from typing import Any, Final
 
 from flamecore.abc.operator import GONE, Part, Record, Site, Turn, Work
 from flamecore.model.batch import Orders, children, column_of, extended, many_of, results
-from flamecore.model.hashing import alike, check_key, check_keys
+from flamecore.model.hashing import check_key, check_keys
 from flamecore.model.meta import child_codes, decode_time, encode_child
 from flamecore.model.ordered import Now, Ordered, Timer, rank_codes, tie_of
 from flamecore.runtime.operators.ordered import OrderedOperator
@@ -120,9 +120,14 @@ class CellOperator(OrderedOperator):
         self._all_keys_of = many_of(self._key_of)
         self._find, self._whole = self._record_now, False
         self._codes: dict[Any, bytes] = {}  # of keys, as they are in places
-        self._code_types: set[type] = set()  # types of these keys
         self._known: list[Any] = []  # the first of these keys, in the order of the codes
         self._past = Past()  # at the last cut
+
+    def _kept_keys(self) -> Iterable[Any]:
+        return chain(self._records, *self._by_mark.values())
+
+    def _has_state(self, key: Any) -> bool:
+        return key in self._records or any(key in cells for cells in self._by_mark.values())
 
     def held(self) -> int:
         cells = [(turn, cell) for turn, keys in self._by_mark.items() for cell in keys.values() if cell is not None]
@@ -219,7 +224,7 @@ class CellOperator(OrderedOperator):
         Return None, or the places of those that have to be worked on alone; an empty list: all.
         """
         # One key with a record sends only its own items alone: the others remain in columns.
-        keys = self._keys(payloads)
+        keys = self._first_keys.of_items(orders, self._keys(payloads))
         if self._records and not self._records.keys().isdisjoint(keys):
             return [place for place, key in enumerate(keys) if key in self._records]
         found = self._cells.take(keys, payloads, watermarks, self._by_mark)
@@ -252,7 +257,7 @@ class CellOperator(OrderedOperator):
     def _is_taken_alone(self, order: bytes, payload: Any) -> bool:
         """Work on one item by its cells; return False if it needs all the state of its key."""
         try:
-            key = self._key_of(payload)
+            key = self._first_keys.of_item(order, self._key_of(payload))
             check_key(key)
             if key in self._records:
                 return False
@@ -278,10 +283,8 @@ class CellOperator(OrderedOperator):
             if len(codes) + len(new) > _MOST_CODES:
                 codes.clear()
                 self._known.clear()
-                self._code_types.clear()
                 new = [*keys]
             codes.update(zip(new, rank_codes(new), strict=True))
-            self._code_types.update(map(type, new))
         known, code_of = self._known, codes.__getitem__
         unsorted = len(codes) - len(known)
         if len(codes) >= (_DENSE_AGAIN if unsorted else _DENSE) * len(keys):
@@ -291,7 +294,7 @@ class CellOperator(OrderedOperator):
             known += sorted(islice(codes, len(known), None), key=code_of)
             known.sort(key=code_of)
         # Equal keys may differ, and those that are known may be of items that are gone.
-        if not alike(self._code_types.union(map(type, keys))):
+        if self._first_keys.is_on:
             own = dict(zip(keys, keys, strict=True))
             return [own[key] for key in known if key in own]
         if len(known) == len(keys):  # all keys are known, so these are the same
@@ -556,8 +559,7 @@ class CellOperator(OrderedOperator):
             record = self._record_then(key, table)
             if key not in then.records or record is not then.records[key]:
                 changes[key] = GONE if record is None else self._as_stored(record)
-        changes |= self.watermark.cut(before)
-        return [changes] if changes else []
+        return self._as_cut(changes, before)
 
     def _midway(self, entry: Taken, count: int) -> dict[Turn, dict[Any, Any]]:
         """Return the cells after only the first `count` items of `entry`.
@@ -595,8 +597,7 @@ class CellOperator(OrderedOperator):
     def snapshot_of(self, names: Sequence[Any]) -> Mapping[Any, Any]:
         table, shared = self._table(), self.watermark.stored
         found = {name: self._record_then(name, table) for name in names if name not in shared}
-        own = {name: self._as_stored(record) for name, record in found.items() if record is not None}
-        return own | {name: shared[name] for name in names if name in shared}
+        return self._as_read(found, names)
 
 
 def _has_cells(cells: Mapping[Any, Any]) -> bool:

@@ -18,7 +18,6 @@ from typing import Any, Final, cast
 
 from flamecore.abc.operator import Cells, Part, Turn, Watermarks
 from flamecore.model.batch import Ascending, ascending, extremes, in_order
-from flamecore.model.hashing import alike
 from flamecore.model.ordered import Now, Timer
 from flamestream_windows.engine.grouping import Grouping
 from flamestream_windows.flows.slim import Slim
@@ -253,11 +252,10 @@ class FinalCells(WindowCells):
                 found.append((times[first], keys[first:behind], values[first:behind]))
                 first = behind
             return found
-        # Elements in one window only, and counted ones, need not be added in their order among those of others; except
-        # that a window has the first of its equal keys, which may be in a stretch that began after others.
+        # Counted elements, and those in one window only, need not be added in their order among those of others.
         several: list[tuple[int, list[Any], list[Any]]] = []
         known: dict[int, tuple[int, list[Any], list[Any]]] = {}
-        apart = isinstance(self._windows, Sliding) and not (self._counts and alike({*map(type, keys)}))
+        apart = not self._counts and isinstance(self._windows, Sliding)
         start = end = 0
         for key, at, value in zip(keys, times, values, strict=True):
             if not start <= at < end:

@@ -14,6 +14,7 @@ import pytest
 
 import flamecore as fc
 import flamestream_windows as windows
+from flamecore.testing import assert_exactly_once
 from flamecore.testing.draws import seeds
 from flamestream_windows import triggers, watermarks
 
@@ -101,21 +102,24 @@ def test_portions_and_workers_do_not_decide_which_key_is_shown(operation: str, s
         assert found == wanted, f"{workers} workers, {most} in flight"
 
 
-@pytest.mark.parametrize("seed", seeds(10))
-@pytest.mark.parametrize("step", [10, 5], ids=["fixed", "sliding"])
-def test_a_pane_shows_the_key_of_the_first_record_in_its_window(step: int, seed: int) -> None:
-    """Held against a plain program, with records out of order, and none late."""
-    random = Random(f"first keys {seed}")
-    times = [number + random.randrange(3) for number in range(90)]
-    records = [(random.choice(random.choice(FAMILIES)), at) for at in times]
-    panes: dict[tuple[Any, int], tuple[str, list[Record]]] = {}
-    for key, at in records:
-        for start in range(at // step * step, at - 10, -step):
-            panes.setdefault((key, start), (repr(key), []))[1].append((key, at))
-    for verb, value_of in (("collect", list), ("count", len)):
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_snapshots_and_faults_do_not_decide_which_key_is_shown(operation: str) -> None:
+    for seed in seeds(2):
         flow = fc.Flow("keys")
-        windowed(WINDOWS["fixed" if step == 10 else "sliding"], verb)(flow.source("records", tuple)).sink("out")
-        out = flow.run({"records": records}, workers=2)["out"]
-        wanted = [repr((shown_key, start, value_of(held))) for (_, start), (shown_key, held) in panes.items()]
-        found = [(key, start, value if verb == "count" else [*value]) for key, start, value in out]
-        assert sorted(map(repr, found)) == sorted(wanted), verb
+        flow.codec(Pair)
+        OPERATIONS[operation](flow.source("records", tuple)).map(repr).sink("out")
+        assert_exactly_once(flow, {"records": drawn(seed)}, seeds=(seed, seed + 1), workers=(1, 2, 3))
+
+
+@pytest.mark.parametrize("family", FAMILIES[:-1], ids=repr)
+@pytest.mark.parametrize("most", [1, 8192])
+def test_a_pane_shows_the_key_of_the_first_record_since_the_key_had_no_open_window(
+    family: list[Any], most: int
+) -> None:
+    one, other, third = family[0], family[1], family[-1]
+    # The window up to 10 is open when that from 10 on begins; none is at 60.
+    records = [(one, 0), ("x", 3), (other, 6), (third, 11), ("x", 40), (other, 60), (one, 61), ("x", 90)]
+    flow = fc.Flow("keys")
+    windowed(WINDOWS["fixed"], "count")(flow.source("records", tuple)).sink("out")
+    out = flow.run({"records": records}, workers=2, settings={"job.max_in_flight": most})["out"]
+    assert [pane for pane in out if pane[0] != "'x'"] == [(repr(one), 0, 2), (repr(one), 10, 1), (repr(other), 60, 2)]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import csv
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from io import StringIO
 from typing import Annotated, Any, ClassVar, Final, get_args, get_origin
 
@@ -26,6 +27,11 @@ from flamestream_edges.reading.linereader import resume_offset
 
 _BARE: Final = frozenset({str, int, float, type(None)})  # csv.writer writes these so that they read back equal
 
+_NUMBER: Final = re.compile(r"\s*([+-]?)0*(?=\.?\d)(\d*)(\.\d*)?([eE][+-]?\d+)?\s*", re.ASCII)
+"""A number as people and programs write it: `007`, ` 7`, `+7`, `.5`, `5.`, `1e3`."""
+
+_A_NUMBER: Final = "a number is such as 7, -007, .5 or 1e3, with a point and without separators"
+
 Delimiter = Annotated[str, msgspec.Meta(min_length=1, max_length=1)]
 
 
@@ -35,7 +41,8 @@ class CsvOptions(LineOptions, frozen=True, forbid_unknown_fields=True, kw_only=T
     Attributes:
         delimiter: One character.
         header: Whether the first line of each file names the columns.
-        columns: Names of the columns: instead of those in the header, or because there is none.
+        columns: Names of the columns: instead of those in the header, or because there is none. A field is a number if
+            its declared type is one, in forms such as `007`, ` 7` and `.5`; else it stays text as it is.
     """
 
     delimiter: Delimiter = ","
@@ -140,7 +147,13 @@ class CsvSource(FileSource):
         if self._fields is None:
             if type_ in (object, Any, dict, dict[str, str]):
                 return lambda row: dict(zip(names, row, strict=True))
-            return lambda row: msgspec.convert(dict(zip(names, row, strict=True)), type_, strict=False)
+            are_numbers = _is_number(get_args(type_)[-1])
+
+            def convert_all(row: list[str]) -> Any:
+                cells = map(_number, row) if are_numbers else row
+                return msgspec.convert(dict(zip(names, cells, strict=True)), type_, strict=False)
+
+            return convert_all
         missing = [column.name for column in self._fields if column.name not in names and not column.optional]
         if missing:
             what = f"there is no column {missing[0]!r}, which {type_.__name__} needs"
@@ -148,13 +161,20 @@ class CsvSource(FileSource):
         wanted = [column for column in self._fields if column.name in names]
         cells = [(column.name, names.index(column.name), _null_when_empty(column.type)) for column in wanted]
         named = twin(type_) if is_named_tuple(type_) else type_
+        numbers = frozenset(column.name for column in wanted if _is_number(column.type))
 
         def convert(row: list[str]) -> Any:
             found = {name: (None if null and not row[place] else row[place]) for name, place, null in cells}
             try:
                 return msgspec.convert(found, named, strict=False)
+            except msgspec.ValidationError:
+                pass
+            # Only now: most numbers are written as JSON has them.
+            spelled = {name: _number(text) if text and name in numbers else text for name, text in found.items()}
+            try:
+                return msgspec.convert(spelled, named, strict=False)
             except msgspec.ValidationError as error:
-                raise msgspec.ValidationError(_of_cell(str(error), found)) from None
+                raise msgspec.ValidationError(_of_cell(str(error), found, numbers)) from None
 
         values = msgspec.structs.astuple
         return convert if named is type_ else lambda row: type_(*values(convert(row)))
@@ -181,14 +201,32 @@ def _null_when_empty(type_: Any) -> bool:
     return type(None) in kinds and str not in kinds
 
 
-def _of_cell(reason: str, cells: Mapping[str, str | None]) -> str:
+def _is_number(type_: Any) -> bool:
+    """Return whether a column of a type holds numbers, and no text."""
+    kinds = (*get_args(type_), type_)
+    return str not in kinds and not {int, float}.isdisjoint(kinds)
+
+
+def _number(text: str) -> str:
+    """Return a number as JSON writes it; other text unchanged."""
+    found = _NUMBER.fullmatch(text)
+    if found is None:
+        return text
+    sign, whole, fraction, exponent = found.groups(default="")
+    return f"{'-' if sign == '-' else ''}{whole or '0'}{'' if fraction == '.' else fraction}{exponent}"
+
+
+def _of_cell(reason: str, cells: Mapping[str, str | None], numbers: Collection[str]) -> str:
     """Return why a row does not fit, with the cell; `str` is not named as its type."""
     expected, _, place = reason.partition(" - at ")
     name = place.strip("`").removeprefix("$.")
     if name not in cells:
         return reason
     what = f"column {name!r} is {shorten_repr(cells[name])}: {expected.removesuffix(', got `str`')}"
-    return what if cells[name] else f"{what}; a column that may be empty is declared with | None"
+    if not cells[name]:
+        return f"{what}; a column that may be empty is declared with | None"
+    is_other = name in numbers and _NUMBER.fullmatch(str(cells[name])) is None
+    return f"{what}; {_A_NUMBER}" if is_other else what
 
 
 class CsvSinkOptions(FileSinkOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):

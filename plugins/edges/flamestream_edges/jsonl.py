@@ -9,7 +9,7 @@ from flamecore.abc.hooks import hookimpl
 from flamecore.abc.sink import Encode, Sink
 from flamecore.abc.source import EdgeContext, Source
 from flamecore.model.batch import Lines
-from flamecore.toolkit.records.parse import json_decoder
+from flamecore.toolkit.records.parse import Decode, json_decoder
 from flamecore.toolkit.records.plain import Unencodable, encode, encode_lines
 from flamestream_edges.files import line_encoding
 from flamestream_edges.lines import LineSource
@@ -24,9 +24,13 @@ class JsonlSource(LineSource):
 
     def __init__(self, options: Any, context: EdgeContext) -> None:
         super().__init__(options, context)
-        encoding = line_encoding(context, options.encoding)
-        decode = json_decoder(context)
-        self.decode = decode if encoding == "utf-8" else lambda line: decode(line.decode(encoding).encode())
+        self.decode = json_line_decoder(context, line_encoding(context, options.encoding))
+
+
+def json_line_decoder(context: EdgeContext, encoding: str) -> Decode:
+    """Return a function that makes a payload of a line of JSON."""
+    decode = json_decoder(context)
+    return decode if encoding == "utf-8" else lambda line: decode(line.decode(encoding).encode())
 
 
 class JsonlSink(FileSink):

@@ -54,6 +54,8 @@ def text_decoder(context: EdgeContext, driver: str, encoding: str) -> Decode:
     """
     if context.type not in (object, Any, str):
         hint = "Declare str and convert in a map, or use a source that reads records: jsonl, csv."
+        if driver == "stdin":
+            hint = f"For records, one a line: --set source.{context.name}.format=jsonl; or declare str."
         raise wrong_type(context, driver, "str", hint)
     return bytes.decode if encoding == "utf-8" else lambda line: line.decode(encoding)
 

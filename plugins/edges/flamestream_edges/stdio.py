@@ -18,6 +18,7 @@ from flamecore.errors import SinkError, SourceError
 from flamecore.model.batch import Lines, Rows
 from flamecore.toolkit.records.plain import Unencodable, encode, encode_lines
 from flamestream_edges.files import line_encoding
+from flamestream_edges.jsonl import json_line_decoder
 from flamestream_edges.lines import text_decoder
 from flamestream_edges.reading.linereader import Chunks, LineReader
 from flamestream_edges.reading.splitting import Splitter
@@ -28,9 +29,11 @@ class StdinOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
     Attributes:
         encoding: Any encoding that ends a line with the one byte 0A. A UTF-8 byte order mark is dropped.
+        format: `lines`: a line is a `str`. `jsonl`: it is a record as JSON, and blank lines are skipped.
         max_line_bytes: A longer line is malformed; it is never held in memory.
     """
 
+    format: Literal["lines", "jsonl"] = "lines"
     encoding: str = "utf-8"
     max_line_bytes: Annotated[int, msgspec.Meta(ge=1)] = 16 * 1024 * 1024
 
@@ -77,14 +80,18 @@ def _resolve(ready: asyncio.Future[None]) -> None:
 
 
 class Stdin(Source):
-    """Lines of standard input, each returned as soon as it arrives."""
+    """Lines of standard input, text or JSON, each returned as soon as it arrives."""
 
     name: ClassVar[str] = "stdin"
     Options: ClassVar[Any] = StdinOptions
 
     def __init__(self, options: Any, context: EdgeContext) -> None:
         super().__init__(options, context)
-        self._decode = text_decoder(context, "stdin", line_encoding(context, options.encoding))
+        encoding = line_encoding(context, options.encoding)
+        if options.format == "jsonl":
+            self._decode = json_line_decoder(context, encoding)
+        else:
+            self._decode = text_decoder(context, "stdin", encoding)
 
     @property
     def capabilities(self) -> SourceCapabilities:
@@ -105,7 +112,13 @@ class Stdin(Source):
             hint = "Start with input: flamestream run … < FILE; in a program: flow.run({NAME: [...]})."
             raise self._error("this process has none", hint) from error
         splitter = Splitter(self.options.max_line_bytes)
-        return LineReader(self.context.name, StreamChunks("stdin", descriptor), splitter, self._decode)
+        return LineReader(
+            self.context.name,
+            StreamChunks("stdin", descriptor),
+            splitter,
+            self._decode,
+            skip_blank=self.options.format == "jsonl",
+        )
 
     def _error(self, what: str, hint: str) -> SourceError:
         name = self.context.name

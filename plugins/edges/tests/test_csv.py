@@ -15,11 +15,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import flamecore as fc
 from flamecore.abc.source import EdgeContext
 from flamecore.errors import ConfigError, SinkError, SourceError
 from flamestream_edges.csv import CsvSink, CsvSource
 
 ReadAll = Callable[..., Any]
+
+A_NUMBER = "a number is such as 7, -007, .5 or 1e3, with a point and without separators"
 
 
 class Row(NamedTuple):
@@ -140,7 +143,7 @@ def test_malformed_records_are_rejected_with_their_first_line_and_the_rest_is_re
     assert reasons[1] == "3 fields where 2 are expected"
     assert reasons[2].startswith("not utf-8: byte 1 of the record is ff")
     assert reasons[3].startswith("column 'number' is '")
-    assert reasons[3].endswith(": Expected `int`")
+    assert reasons[3].endswith(f": Expected `int`; {A_NUMBER}")
     assert reasons[4].startswith("not CSV: ")
     assert [bad.raw for bad in found.rejected] == [row if b"\xff" in row else row.decode() for row in rows[2:7]]
 
@@ -157,10 +160,10 @@ class Measure(NamedTuple):
         ("riga,,12", None),
         pytest.param(
             f"riga,{'x' * 10_000},1",
-            f"column 'celsius' is 'xxxxx{'x' * 134}… (10002 characters): Expected `float | null`",
+            f"column 'celsius' is 'xxxxx{'x' * 134}… (10002 characters): Expected `float | null`; {A_NUMBER}",
             id="long",
         ),
-        ("riga,warm,1", "column 'celsius' is 'warm': Expected `float | null`"),
+        ("riga,warm,1", f"column 'celsius' is 'warm': Expected `float | null`; {A_NUMBER}"),
         ("riga,1.5,", "column 'amount' is '': Expected `int`; a column that may be empty is declared with | None"),
         ("riga,1.5,1.5", "column 'amount' is '1.5': Expected `int`"),
     ],
@@ -373,3 +376,52 @@ def test_csv_comes_back_as_it_was_written(
         return found
 
     assert asyncio.run(run()) == values
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("007", 7),
+        (" 7", 7),
+        ("7 ", 7),
+        ("+7", 7),
+        ("-007", -7),
+        ("0", 0),
+        ("00", 0),
+        ("-0", 0),
+        ("1e3", 1000),
+        ("07.0", 7),
+    ],
+)
+def test_a_declared_number_may_have_zeros_spaces_and_a_sign(text: str, number: int, tmp_path: Path) -> None:
+    assert read_of(dict[str, int], text, tmp_path) == read_of(Whole, text, tmp_path) == [{"n": number}]
+    assert read_of(dict, text, tmp_path) == [{"n": text}], "what is not declared stays text, with all that is in it"
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [(".5", 0.5), ("-.5", -0.5), ("5.", 5.0), (" 00.50", 0.5), ("0", 0.0), (".5e1", 5.0)]
+)
+def test_a_declared_float_may_begin_or_end_with_the_point(text: str, number: float, tmp_path: Path) -> None:
+    assert read_of(Real, text, tmp_path) == [{"n": number}]
+
+
+@pytest.mark.parametrize("text", ["1_000", "0x1f", "1,5", ".", "+", "7 7", "1.000.0", "\uff17"])
+def test_what_is_no_number_is_refused_with_what_is_one(text: str, tmp_path: Path) -> None:
+    for declared in (Whole, Real):
+        with pytest.raises(SourceError, match=re.escape("such as 7, -007, .5 or 1e3")):
+            read_of(declared, text, tmp_path)
+
+
+class Whole(TypedDict):
+    n: int
+
+
+class Real(TypedDict):
+    n: float | None
+
+
+def read_of(declared: Any, text: str, folder: Path) -> list[Any]:
+    (folder / "n.csv").write_text(f'n\n"{text}"\n', "utf-8")
+    flow = fc.Flow("numbers")
+    flow.source("rows", declared).sink("out")
+    return list(flow.run(settings={"source.rows.use": "csv", "source.rows.path": str(folder / "n.csv")})["out"])

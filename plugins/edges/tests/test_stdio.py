@@ -259,3 +259,23 @@ def test_a_line_does_not_depend_on_its_neighbours(payloads: list[Any]) -> None:
     encode = Stdout(Stdout.Options(), EdgeContext("out")).encoder()
     assert encode is not None
     assert encode(payloads) == [line for payload in payloads for line in encode([payload, None])[:1]]
+
+
+JSON = """
+import flamecore as fc
+flow = fc.Flow("json")
+flow.source("rows", dict).map(lambda row: row["n"]).sink("out")
+print(flow.run(settings={"source.rows.use": "stdin", "source.rows.format": "jsonl"})["out"])
+"""
+
+
+def test_standard_input_takes_json_lines() -> None:
+    with python(JSON, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        output, _ = process.communicate(b'\xef\xbb\xbf{"n": 1}\n\n{"n": "a b"}')
+    assert output == b"[1, 'a b']\n"
+
+
+def test_records_of_standard_input_are_refused_with_the_option_that_reads_them() -> None:
+    with pytest.raises(ConfigError, match="declares dict") as caught:
+        Stdin(Stdin.Options(), EdgeContext("rows", dict))
+    assert "source.rows.format=jsonl" in str(caught.value)

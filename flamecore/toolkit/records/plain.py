@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from functools import lru_cache
 from itertools import chain
 from math import isfinite
@@ -86,7 +86,13 @@ def plain(value: Any) -> object:
     for base in (str, int, float):
         if isinstance(value, base):
             return base(value) if base is not str else str.__str__(value)
-    return value.item() if _is_array_scalar(value) else value
+    if _is_array_scalar(value):
+        return value.item()
+    if getattr(getattr(value, "dtype", None), "kind", None) in ("M", "m", "S") and value.shape == ():
+        # A time in nanoseconds would be a number, and one that is missing nothing: they are refused.
+        found = value.item()
+        return plain(found) if isinstance(found, (date, timedelta, bytes)) else value
+    return value
 
 
 def _is_array_scalar(value: Any) -> bool:

@@ -498,3 +498,24 @@ def test_a_payload_that_cannot_be_shown_is_refused_like_others(tmp_path: Path) -
     with pytest.raises(SinkError, match="cannot be written") as caught:
         asyncio.run(run())
     assert "It is a dict whose repr fails: ValueError" in caught.value.what
+
+
+@pytest.mark.parametrize("use", ["jsonl", "csv", "sqlite", "stdout"])
+def test_times_and_bytes_of_numpy_pass_every_sink_as_what_they_are(use: str, tmp_path: Path) -> None:
+    numpy = pytest.importorskip("numpy", reason="numpy is not installed")
+    values = {
+        "time": numpy.datetime64("2024-01-01T00:00:00"),
+        "date": numpy.datetime64("2024-01-01"),
+        "span": numpy.timedelta64(5, "s"),
+        "bytes": numpy.bytes_(b"x"),
+        "text": numpy.str_("a"),
+    }
+    assert encode_alone(values) == encode_alone({name: value.item() for name, value in values.items()})
+    path = {} if use == "stdout" else {"sink.out.path": str(tmp_path / "out")}
+    for value in values.values():
+        flow = fc.Flow("numpy")
+        flow.source("numbers", int).map(lambda _, value=value: value).sink("out")
+        flow.run({"numbers": [1]}, settings={"sink.out.use": use, **path})
+    for value in (numpy.datetime64(1, "ns"), numpy.datetime64("NaT"), numpy.complex64(1j)):
+        with pytest.raises(Unencodable):
+            encode_alone([value])

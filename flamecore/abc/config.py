@@ -125,8 +125,10 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True):
         hosts: Options of the hosts of nodes, by name, also of those that are not used.
         state: Store of the state; its `use` is None when none is kept.
         registry: Record of who runs the job.
-        folder: Base of relative file references of `job.flow`.
-        origins: Origins of values, by dotted key, for errors.
+        folder: Folder of the job: that of its file, or the working directory. Relative paths in the file begin there.
+        here: The working directory: relative paths of the command line, the environment and programs begin there.
+        file: The file, as `origins` name it; empty: there is none.
+        origins: Origins of values, by dotted key, for errors, and for the bases of paths.
     """
 
     job: JobTable = JobTable()
@@ -142,4 +144,6 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True):
     state: StateTable = StateTable()
     registry: RegistryTable
     folder: Path = Path()
+    here: Path = Path()
+    file: str = ""
     origins: Mapping[str, str] = {}

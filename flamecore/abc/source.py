@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from flamecore.errors import SourceError
@@ -87,6 +88,8 @@ class EdgeContext:
             `flamecore.abc.sink.goes_on`.
         job: Name of the job; empty where it is used alone.
         keeps_state: Sources: whether the job keeps state, so that a later run reads on where this one has ended.
+        folder: Folder of the job. Paths in options are whole; names of partitions and fingerprints have those in this
+            folder relative to it (`flamecore.toolkit.places.within`), so that a job goes on from where its folder is.
     """
 
     name: str
@@ -96,6 +99,7 @@ class EdgeContext:
     continued: bool | None = None
     job: str = ""
     keeps_state: bool = False
+    folder: Path = Path()
 
 
 # Pulled, not pushed: the engine asks for as many records as it has credit for, so no driver needs a
@@ -197,6 +201,17 @@ class Source(ABC):
             SourceError: The input cannot be found (a missing file, an empty glob).
         """
         return ("",)
+
+    def partition_of(self, name: str) -> str:
+        """Return the partition that the state of the job has under a name.
+
+        Called for each of a source's partitions in the state that has no front in `partitions`, such as one that an
+        earlier version, or an earlier configuration, has named otherwise.
+
+        Returns:
+            One of `partitions`, where it is the same input; else `name` itself.
+        """
+        return name
 
     @property
     def reads_stdin(self) -> bool:

@@ -71,7 +71,7 @@ class StoreContext:
 
     Attributes:
         job: Name of the job; jobs of different names that use one store do not see each other's blobs.
-        folder: Base of relative paths in options.
+        folder: Folder of the job. Paths in options are whole (`flamecore.abc.paths.FilePath`).
         create: Whether `open` makes a place that is not there. If not, `open` raises: a command that only looks leaves
             nothing behind. Stores may ignore this where looking creates nothing visible.
     """

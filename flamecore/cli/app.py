@@ -17,6 +17,7 @@ from flamecore.errors import ConfigError
 from flamecore.model.flow import FlowGraph
 from flamecore.runtime.config import defaults, layers
 from flamecore.runtime.config.flow_loader import load_flow
+from flamecore.runtime.config.paths import FLOW, base_of
 from flamecore.runtime.config.read import read_config
 from flamecore.runtime.config.validate import Problems
 
@@ -106,9 +107,7 @@ def read_app(app: str, options: Options, problems: Problems | None = None) -> Jo
             raise ConfigError(f"{app} is a job file itself; --config {file} cannot be given too", path="")
         return read_config(Path(app), command=command, problems=problems)
     command.put(("job", "flow"), app, app)
-    config = read_config(file, command=command, problems=problems)
-    # A path of the command line is relative to the current folder, not to the file.
-    return JobConfig(**{key: getattr(config, key) for key in config.__struct_fields__} | {"folder": Path()})
+    return read_config(file, command=command, problems=problems)
 
 
 def load_app_flow(app: str, config: JobConfig) -> FlowGraph:
@@ -121,4 +120,4 @@ def load_app_flow(app: str, config: JobConfig) -> FlowGraph:
     if not config.job.flow:
         hint = 'Write [job] flow = "file.py:flow" (relative to the job file) or "package.module:flow".'
         raise ConfigError(f"{app} names no flow", hint=hint, path="job.flow")
-    return load_flow(config.job.flow, config.folder)
+    return load_flow(config.job.flow, base_of(config, FLOW))

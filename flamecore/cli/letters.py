@@ -366,6 +366,9 @@ class LetterSource(Source):
     def partitions(self) -> Sequence[str]:
         return [*(self._inner.partitions() if self._beside else ()), *([self._letters.name] if self._wanted else ())]
 
+    def partition_of(self, name: str) -> str:
+        return self._inner.partition_of(name) if self._beside else name
+
     async def open(self, partition: str, position: Any = None) -> Reader:
         if partition != self._letters.name:
             return await self._inner.open(partition, position)

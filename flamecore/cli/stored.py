@@ -105,9 +105,13 @@ def use_store(config: JobConfig, job: str, act: Callable[[Store], Awaitable[T]])
     """Open a store, call `act` with it, and close it, as `Stored.use` does."""
     from flamecore.abc.store import StoreContext
     from flamecore.runtime.config.options import store_of
+    from flamecore.runtime.config.paths import misplaced_state, whole_paths
     from flamecore.runtime.config.plugins import PluginRegistry
 
-    driver, options = store_of(config, PluginRegistry())
+    plugins = PluginRegistry()
+    if (problem := misplaced_state(config, plugins)) is not None:
+        raise problem
+    driver, options = store_of(whole_paths(config, plugins), plugins)
     store = driver(options, StoreContext(job, config.folder, create=False))
 
     async def run() -> T:

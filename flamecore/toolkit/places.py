@@ -48,6 +48,28 @@ def place_of(path: str | Path, *, folder: bool = False) -> str:
     return found.rstrip("/") + "/" if folder else found
 
 
+def within(folder: Path, path: str) -> str:
+    """Return a path relative to a folder, if it begins there; else as it is.
+
+    >>> within(Path("/jobs/words"), "/jobs/words/in/a.txt"), within(Path("/jobs/words"), "/data/a.txt")
+    ('in/a.txt', '/data/a.txt')
+    """
+    return path.removeprefix(os.path.join(folder, "")) if folder.is_absolute() else path  # noqa: PTH118 - a slash at its end
+
+
+def pattern_of(path: str) -> str:
+    """Return a pattern in which the folders that are there are no patterns themselves.
+
+    A folder may have brackets in its name, such as the one that a whole path begins with.
+    """
+    parts, there = Path(path).parts, Path()
+    for number, part in enumerate(parts):
+        if not (there / part).is_dir():
+            return os.path.join(glob.escape(str(there)), *parts[number:]) if number else path  # noqa: PTH118
+        there /= part
+    return path
+
+
 def covers(pattern: str, place: str, *, below: bool = False) -> bool:
     """Return whether reading a path reads the data that is written to a place.
 
@@ -67,7 +89,7 @@ def covers(pattern: str, place: str, *, below: bool = False) -> bool:
         if read == written or _same_file(read, written) or (place.endswith("/") and read.startswith(place)):
             return True
         return written.startswith(f"{read}/") if below else _in(read, written)
-    folder, name = os.path.split(path)
+    folder, name = os.path.split(pattern_of(path))
     folders = [os.path.realpath(one) for one in _found(path if name == "**" else folder)]
     if place.endswith("/") and any(f"{one}/".startswith(place) for one in folders):
         return True

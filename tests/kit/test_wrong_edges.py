@@ -196,6 +196,11 @@ class ChangingFingerprint(RightSource):
         return str(self.count)
 
 
+class NamesNoPartition(RightSource):
+    def partition_of(self, name: str) -> str:
+        return f"{name}, as it was"
+
+
 def reading_with(wrong: type[RightReader]) -> type[Source]:
     return type(wrong.__name__, (RightSource,), {"reader": wrong})
 
@@ -236,6 +241,7 @@ def test_the_right_source_passes() -> None:
         (ClaimsReplayable, "replayable"),
         (OpensAtAPositionAnyhow, "refuses"),
         (ChangingFingerprint, "fingerprint"),
+        (NamesNoPartition, "partition-of"),
     ],
     ids=lambda value: getattr(value, "__name__", value),
 )

@@ -81,15 +81,15 @@ def check(job: str, *options: str) -> Result:
 
 def processes(done: Result) -> str:
     """Return the part of the output that shows what would run where."""
-    return done.stdout[done.stdout.index("process") :]
+    return done.stdout[done.stdout.index("\nprocess") + 1 :]
 
 
 def test_check_prints_a_job_in_one_process() -> None:
     done = check("workers = 2\n[acker]\nuse = 'sharded'")
     assert done.exit_code == 0, done.stderr
-    assert done.stdout == dedent("""\
+    assert done.stdout == dedent(f"""\
         job            words
-        flow           words_app.py
+        flow           {Path.cwd()}/words_app.py
         workers        2
         clock          sequence
         guarantee      at_least_once
@@ -97,8 +97,8 @@ def test_check_prints_a_job_in_one_process() -> None:
         max_in_flight  8192
         transport      inproc
         acker          sharded
-        source         one: lines (path = ['a.txt', 'b.txt']), replayable
-        source         two: lines (path = 'c.txt'), replayable
+        source         one: lines (path = ['{Path.cwd()}/a.txt', '{Path.cwd()}/b.txt']), replayable
+        source         two: lines (path = '{Path.cwd()}/c.txt'), replayable
         sink           counts: stdout, at_least_once
         process        this one: the control, worker/0, worker/1 (key groups 0 to 127), acker/0, acker/1, rear/counts
                          front 1 reads one: a.txt
@@ -212,10 +212,10 @@ def test_check_prints_all_problems_of_a_deployment_at_once() -> None:
     done = check(JOINED.format(options="insecure = false"), "--set", "source.two.path=none.txt", "-w", "200",
                  "--sink", "counts=jsonl", "--set", "sink.counts.path=nowhere/out.jsonl")  # fmt: skip
     assert problems(done) == dedent(f"""\
-        problem 1 of 5: source 'two': there is no file none.txt
-          Did you mean c.txt? (looked in {Path.cwd()})
-        problem 2 of 5: sink 'counts': nowhere/out.jsonl cannot be made: there is no folder nowhere
-          Make it: mkdir -p nowhere
+        problem 1 of 5: source 'two': there is no file {Path.cwd()}/none.txt
+          Did you mean {Path.cwd()}/c.txt? (looked in {Path.cwd()})
+        problem 2 of 5: sink 'counts': {Path.cwd()}/nowhere/out.jsonl cannot be made: there is no folder {Path.cwd()}/nowhere
+          Make it: mkdir -p {Path.cwd()}/nowhere
         problem 3 of 5: 10.0.0.1:7070 is not on this machine alone, and messages would go there without TLS and a token of the job
           Set tls_certificate, tls_key and tls_ca; or set insecure = true under [transport.grpc].
         problem 4 of 5: job.workers is 200, and 128 key groups are shared out among workers
@@ -264,7 +264,7 @@ def test_a_supervisor_may_be_found_in_a_registry(monkeypatch: pytest.MonkeyPatch
 def test_check_prints_the_store_and_does_not_make_it() -> None:
     done = check("[state]\nuse = 'sqlite'\npath = 'state.db'")
     assert done.exit_code == 0, done.stderr
-    assert "state          sqlite (path = 'state.db')\n" in done.stdout
+    assert f"state          sqlite (path = '{Path.cwd()}/state.db')\n" in done.stdout
     assert not Path("state.db").exists()
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, BinaryIO, ClassVar
 import msgspec
 
 from flamecore.abc.hooks import hookimpl
+from flamecore.abc.paths import FilePath
 from flamecore.abc.sink import Guarantee, Sink
 from flamecore.abc.source import EdgeContext
 from flamecore.errors import SinkError
@@ -24,7 +25,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         level: Level of compression: 1 is fast, 9 is small.
     """
 
-    path: str
+    path: FilePath
     level: Annotated[int, msgspec.Meta(ge=1, le=9)] = 6
 
 

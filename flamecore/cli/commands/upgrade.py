@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from msgspec import structs
 
 from flamecore.cli.app import Options, app_argument, config_options, read_app
 from flamecore.cli.joining import joining
@@ -47,7 +46,7 @@ def command(ctx: click.Context, /, address: str, app: str, job: str | None, acce
     if not job:
         raise ConfigError(f"{app} does not give the job's name", hint="Give it: --job NAME.", path="job.name")
     file = Path(app) if app.endswith(".toml") else options["config_file"]
-    asked = Upgrade(encode_config(structs.replace(config, folder=config.folder.resolve())), accept)
+    asked = Upgrade(encode_config(config), accept)
     with joining(
         address, job=job, name=None, role="operator", settings=options["settings"], config_file=file
     ) as bootstrap:

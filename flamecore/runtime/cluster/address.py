@@ -16,6 +16,7 @@ from flamecore.abc.registry import JobRegistry, RegistryContext
 from flamecore.errors import RegistryError
 from flamecore.runtime.cluster.job_record import JobRecord, find, key_of, read
 from flamecore.runtime.config.options import options_table, registry_options
+from flamecore.runtime.config.paths import whole_paths
 from flamecore.runtime.config.plugins import PluginRegistry
 from flamecore.runtime.config.schemes import find_drivers, has_scheme
 
@@ -67,24 +68,25 @@ def find_job(address: str, job: str, config: JobConfig, token: str, *, waits: bo
     if registry is not None:
         name, driver = registry
         needed = transport is None or name == config.registry.use
-        config = structs.replace(config, registry=structs.replace(config.registry, use=name))
+        config = whole_paths(structs.replace(config, registry=structs.replace(config.registry, use=name)), plugins)
         options = registry_options(config, driver, driver.address_of(address))
         guarded = plugins.guarded("registry", name)
         record = asyncio.run(_look_until_there(guarded, options, job, token, needed=needed, waits=waits))
         if record is not None:
             reached = plugins.get("transport", record.transport)
             stands_for = reached.address_of(address).options if has_scheme(reached, address) else {}
-            options = {**stands_for, **_configured(config, record.transport)}
+            options = {**stands_for, **_configured(config, record.transport, plugins)}
             return JobPlace(record.transport, options, record.run, record.incarnation, record.control)
     assert transport is not None
     name, reached = transport
     said = reached.address_of(address)
     # Without a registry outside of its supervisor a job has one lease: its incarnation is 1.
-    return JobPlace(name, {**said.options, **_configured(config, name)}, job, 1, said.control)
+    return JobPlace(name, {**said.options, **_configured(config, name, plugins)}, job, 1, said.control)
 
 
-def _configured(config: JobConfig, transport: str) -> Mapping[str, object]:
-    return options_table(structs.replace(config.transport, use=transport))
+def _configured(config: JobConfig, transport: str, plugins: PluginRegistry) -> Mapping[str, object]:
+    used = structs.replace(config, transport=structs.replace(config.transport, use=transport))
+    return options_table(whole_paths(used, plugins).transport)
 
 
 async def _look_until_there(

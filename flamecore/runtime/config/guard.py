@@ -137,6 +137,7 @@ CONTRACTS: Final[Mapping[type, Mapping[str, Rule]]] = {
     Source: {
         "capabilities": _a(SourceCapabilities),
         "partitions": _NAMES,
+        "partition_of": _a(str),
         "fingerprint": _a(str),
         "reads": _a(bool),
         "open": _made(Reader),

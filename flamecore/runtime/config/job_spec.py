@@ -25,6 +25,7 @@ from flamecore.model.settings import JobSettings
 from flamecore.model.vertices import Vertex, user_functions
 from flamecore.runtime.config.flow_loader import code_of, copy_of, importable
 from flamecore.runtime.config.options import node_options, options_of, options_table
+from flamecore.runtime.config.paths import flow_of
 from flamecore.runtime.config.plugins import PluginRegistry
 from flamecore.runtime.config.validate import Problems, redacted
 from flamecore.runtime.operators.table import Operators
@@ -335,7 +336,7 @@ class JobSpec:
 
         return {
             "job": self.name,
-            "flow": config.job.flow or self.flow.module,
+            "flow": flow_of(config) or self.flow.module,
             **{key: getattr(config.job, key) for key in ("workers", "clock", "guarantee", "on_error", "max_in_flight")},
             "on": {
                 "use": config.deploy.on,

@@ -82,10 +82,19 @@ class Layer:
             for name, table in theirs.items():
                 if (name := _match(mine, name)) in mine:
                     mine[name] = _without_options(mine[name], table, keys)
-        self.origins |= upper.origins
+        self.origins |= {self._named(key): origin for key, origin in upper.origins.items()}
         # Key by key, not table by table: a command line that sets one option keeps the others of
         # the file.
         _merge(self.table, upper.table)
+
+    def _named(self, path: str) -> str:
+        """Return a dotted key with the names that the tables of this layer have, as `_match` finds them."""
+        table: object = self.table
+        names = []
+        for key in path.split("."):
+            names.append(_match(table, key) if isinstance(table, dict) else key)
+            table = table.get(names[-1]) if isinstance(table, dict) else None
+        return ".".join(names)
 
 
 def _without_options(lower: object, upper: object, keys: Container[str]) -> object:

@@ -39,7 +39,9 @@ S = TypeVar("S", bound=msgspec.Struct)
 D = TypeVar("D", bound=DriverChoice)
 Table = dict[str, object]
 
-SECTIONS: Final = tuple([key for key in JobConfig.__struct_fields__ if key not in ("hosts", "folder", "origins")])
+SECTIONS: Final = tuple(
+    [key for key in JobConfig.__struct_fields__ if key not in ("hosts", "folder", "here", "file", "origins")]
+)
 
 _USED: Final = {"registry": defaults.REGISTRY}
 """The drivers of sections that name one, where the configuration names none."""
@@ -94,22 +96,22 @@ def read_config(
     layer = layers.from_file(file) if file else layers.Layer()
     layer.overlay(layers.from_environment(environ))
     layer.overlay(command or layers.Layer())
-    return make_config(layer, environ=environ, folder=file.parent if file else Path(), problems=problems)
+    return make_config(layer, environ=environ, file=file, problems=problems)
 
 
 def make_config(
     layer: layers.Layer,
     *,
     environ: Mapping[str, str] | None = None,
-    folder: Path = Path(),
+    file: Path | None = None,
     problems: Problems | None = None,
 ) -> JobConfig:
     """Make a configuration of settings.
 
-    Arguments and errors as for `read_config`; `environ` is for `${NAME}` alone.
+    Arguments and errors as for `read_config`; `environ` is for `${NAME}` alone, and `file` is in the settings already.
     """
     found = Problems() if problems is None else problems
-    config = _Reading(layer, os.environ if environ is None else environ, found).config(folder)
+    config = _Reading(layer, os.environ if environ is None else environ, found).config(file)
     if problems is None:
         found.raise_first()
     return config
@@ -127,7 +129,8 @@ class _Reading:
         self._environ = environ
         self._problems = problems
 
-    def config(self, folder: Path) -> JobConfig:
+    def config(self, file: Path | None) -> JobConfig:
+        here = Path.cwd()
         known: tuple[str, ...] = SECTIONS
         if not self._table.keys() <= {*SECTIONS}:
             from flamecore.runtime.config.plugins import PluginRegistry
@@ -149,7 +152,9 @@ class _Reading:
             placement=self._struct("placement", self._section("placement"), PlacementTable),
             hosts={key: self._section(key) for key in self._table if key in known and key not in SECTIONS},
             **drivers,
-            folder=folder,
+            folder=here / file.parent if file else here,
+            here=here,
+            file=str(file) if file else "",
             origins=self._origins,
         )
 

@@ -31,6 +31,7 @@ from flamecore.runtime.config import defaults
 from flamecore.runtime.config.job_spec import Drivers, FlowCode, JobSpec
 from flamecore.runtime.config.operators import plugin_operators
 from flamecore.runtime.config.options import options_of, options_table, registry_of, shared, store_of, workers_on
+from flamecore.runtime.config.paths import misplaced_state, whole_paths
 from flamecore.runtime.config.place import Place, best_place
 from flamecore.runtime.config.plugins import PluginRegistry
 from flamecore.runtime.config.validate import Problems, unknown_key
@@ -79,6 +80,9 @@ class SpecBuilder:
     def build(self) -> JobSpec:
         """Find and build every part; problems are noted."""
         graph = transport = acker = store = job_registry = None
+        if (misplaced := misplaced_state(self._config, self._plugins)) is not None:
+            self._problems.append(misplaced)
+        self._config = whole_paths(self._config, self._plugins)
         with self._problems.noted():
             graph = self._flow.graph(barrier=self._config.job.barrier)
         # The place first: a host completes the configuration, the transport among others.
@@ -156,6 +160,7 @@ class SpecBuilder:
             hosted = self._config.deploy.on not in (HERE, AUTO)
             transport = defaults.TRANSPORT_TO_HOST if hosted else defaults.TRANSPORT
             self._config = replace(self._config, transport=replace(self._config.transport, use=transport))
+        self._config = whole_paths(self._config, self._plugins)  # also of the drivers that have been chosen here
         # Built again only if the host has changed what they are made of.
         same = all(getattr(self._config, key) == getattr(said, key) for key in ("source", "sink", "dead_letter"))
         if graph is not None and not (same and said.deploy.on == AUTO):
@@ -242,7 +247,8 @@ class SpecBuilder:
                 path=f"source.{name}.use",
             )
         keeps_state = self._config.state.use is not None
-        path, context = f"source.{name}", EdgeContext(name, vertex.type, given, job=self._name, keeps_state=keeps_state)
+        path, folder = f"source.{name}", self._config.folder
+        context = EdgeContext(name, vertex.type, given, job=self._name, keeps_state=keeps_state, folder=folder)
         driver: type[Source] = self._plugins.guarded("source", edge.use, path)
         return self._edge(driver, edge.use, path, edge, context)
 
@@ -250,7 +256,7 @@ class SpecBuilder:
         edge = self._config.sink.get(name, SinkEdge())
         given = self._given.get(name) if edge.use in (None, defaults.HANDED_OVER) else None
         use = edge.use or (defaults.SINK if given is None else defaults.HANDED_OVER)
-        context = EdgeContext(name, type_, given, fingerprint, job=self._name)
+        context = EdgeContext(name, type_, given, fingerprint, job=self._name, folder=self._config.folder)
         path = f"sink.{name}"
         driver: type[Sink] = self._plugins.guarded("sink", use, path)
         sink = self._edge(driver, use, path, edge, context)
@@ -293,7 +299,8 @@ class SpecBuilder:
                 hint="Give the flow's sink another name.",
                 path=f"sink.{DEAD_LETTERS}",
             )
-        context = EdgeContext(DEAD_LETTERS, DeadLetter, given, fingerprint, job=self._name)
+        folder = self._config.folder
+        context = EdgeContext(DEAD_LETTERS, DeadLetter, given, fingerprint, job=self._name, folder=folder)
         driver: type[Sink] = self._plugins.guarded("sink", use, DEAD_LETTERS)
         if "mode" in getattr(driver.Options, "__struct_fields__", ()):  # a second run must not lose those of the first
             edge = replace(edge, options={"mode": "append", **edge.options})

@@ -8,7 +8,7 @@ run over everything. Each phase may have another driver, and run in another plac
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Final
@@ -125,6 +125,30 @@ def newly_gone(before: Sequence[FrontState], after: Sequence[FrontState]) -> dic
     return gone
 
 
+def renamed(
+    fronts: Sequence[FrontState], name: str, phase: int, source: Source, partitions: Collection[str]
+) -> list[FrontState]:
+    """Return fronts with the present names of their partitions; see `flamecore.abc.source.Source.partition_of`.
+
+    Args:
+        fronts: Fronts of the state.
+        name: Name of the source.
+        phase: Its phase.
+        source: The source.
+        partitions: Its partitions.
+    """
+    there, places = set(partitions), {front.place for front in fronts}
+    found = []
+    for front in fronts:
+        if (front.source, front.phase) == (name, phase) and front.partition_name not in there:
+            new = front._replace(partition_name=source.partition_of(front.partition_name))
+            if new.partition_name in there and new.place not in places:  # two fronts never read one partition
+                places.add(new.place)
+                front = new
+        found.append(front)
+    return found
+
+
 def merge_fronts(
     known: Sequence[FrontState], graph: Graph, sources: Mapping[str, Source], phases: Phases
 ) -> tuple[tuple[FrontState, ...], bool]:
@@ -147,14 +171,16 @@ def merge_fronts(
             read.
     """
     fronts = list(known)
-    places = {front.place for front in fronts}
     there: set[tuple[str, int, str]] = set()
     for source in graph.sources:
         phases.check(source.name, fronts)
         phase = phases.of_source(source.name)
         taken = [front.partition for front in fronts if front.source == source.name]
         free = count(max(taken, default=-1) + 1)
-        for name in sources[source.name].partitions():
+        names = sources[source.name].partitions()
+        fronts = renamed(fronts, source.name, phase, sources[source.name], names)
+        places = {front.place for front in fronts}
+        for name in names:
             there.add((source.name, phase, name))
             if (source.name, phase, name) not in places:
                 fronts.append(

@@ -17,7 +17,7 @@ from flamecore.runtime.codec.codec import Codec
 from flamecore.runtime.state.accepted_loss import AcceptedLoss, SinksAhead, noted_ahead
 from flamecore.runtime.state.fit import misfit, unknown
 from flamecore.runtime.state.format import FrontState, Manifest
-from flamecore.runtime.state.fronts import Phases, in_phase
+from flamecore.runtime.state.fronts import Phases, in_phase, renamed
 from flamecore.runtime.state.inspect import newest
 from flamecore.runtime.state.restore import load_state
 from flamecore.runtime.state.scan import scan
@@ -217,6 +217,9 @@ def _partitions(
             there[name] = list(source.partitions())
         except SourceError as error:
             there[name] = error.what
+    for name, names in there.items():
+        if isinstance(names, list):
+            fronts = tuple(renamed(fronts, name, phases.of_source(name), sources[name], names))
     for front in fronts:
         found = there.get(front.source)
         name, partition, phase = front.source, front.partition_name, phases.of_source(front.source)

@@ -91,7 +91,7 @@ class Setup:
 
     Attributes:
         make: Builds the store.
-        folder: Folder that relative paths of options refer to.
+        folder: Folder of the test, for stores that need one.
         large_bytes: Size of a large blob.
         limit_s: How long anything that must happen may take.
         job: A name that no other job has.

@@ -16,6 +16,7 @@ from flamecore.testing.laws import LawBroken
 WAIT_S: Final = 20.0
 """Longest wait for one record; a driver that takes longer hangs."""
 _TURNS: Final = 6
+_NO_PARTITION: Final = "no partition of this source"
 
 MakeSource = Callable[[], Source]
 """Function that makes the source under test, anew, over the same input."""
@@ -283,15 +284,21 @@ async def check_changed(make: MakeSource, change: Callable[[], None]) -> None:
 
 
 async def check_fingerprint(make: MakeSource) -> None:
-    """Check that fingerprint and partitions of one input are the same every time.
+    """Check that fingerprint and partitions of one input are the same every time, and keep their names.
 
     Raises:
-        EdgeBroken: `fingerprint`.
+        EdgeBroken: `fingerprint` or `partition-of`.
     """
     for what in (Source.fingerprint, Source.partitions):
         first, second = (getattr(make(), what.__name__)() for _ in range(2))
         if first != second:
             raise EdgeBroken("fingerprint", f"{what.__name__}() of one input is {first!r} and {second!r}")
+    source = make()
+    names = source.partitions()
+    for name in (*names, _NO_PARTITION):
+        found = source.partition_of(name)
+        if found != name and (name in names or found not in names):
+            raise EdgeBroken("partition-of", f"partition_of({name!r}) is {found!r}, and the partitions are {names!r}")
 
 
 async def check_cancelled(make: MakeSource, expected: Sequence[Any]) -> None:

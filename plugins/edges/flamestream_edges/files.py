@@ -13,10 +13,11 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 import msgspec
 import xxhash
 
+from flamecore.abc.paths import FilePath
 from flamecore.abc.source import EdgeContext, Reader, Source, SourceCapabilities
 from flamecore.errors import ConfigError, SourceError
 from flamecore.suggest import nearest
-from flamecore.toolkit.places import covers
+from flamecore.toolkit.places import covers, pattern_of, within
 from flamestream_edges.checksums import SUFFIX as CHECKSUMS
 from flamestream_edges.position import SUFFIX
 from flamestream_edges.reading.linereader import FinishedReader
@@ -33,10 +34,10 @@ class PathOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     Attributes:
         path: A file, a directory (the files in it, not those below, none that is hidden), a glob (`**` goes down), or
-            several of these. Relative to the working directory.
+            several of these.
     """
 
-    path: str | tuple[str, ...]
+    path: FilePath | tuple[FilePath, ...]
 
 
 class LineOptions(PathOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -59,7 +60,11 @@ class LineOptions(PathOptions, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 class FileSource(Source):
-    """A source of files; each file is a partition, named by its path, in sorted order."""
+    """A source of files; each file is a partition, named by its path, in sorted order.
+
+    The path begins at the folder of the job, if the file lies below it: then state is of use wherever the folder is,
+    and whatever the working directory.
+    """
 
     options: Any
     Options: ClassVar[Any] = PathOptions
@@ -79,16 +84,42 @@ class FileSource(Source):
         found = {name for pattern in self._patterns() for name in _expand(self.context.name, pattern)}
         if not found:
             raise _error(self.context.name, "", "path names no file", "Give a file, a directory or a glob.")
-        return tuple(sorted(found))
+        return tuple(sorted([within(self.context.folder, name) for name in found]))
+
+    def partition_of(self, name: str) -> str:
+        """Return the partition of a file that the state has by another path.
+
+        Earlier versions took paths as they were written, and relative to the working directory.
+        """
+        meant = {os.path.normpath(os.path.join(base, name)) for base in (Path.cwd(), self.context.folder.absolute())}  # noqa: PTH118
+        folder = self.context.folder.absolute()
+        same = [one for one in self.partitions() if os.path.normpath(os.path.join(folder, one)) in meant]  # noqa: PTH118
+        return same[0] if len(same) == 1 else name
+
+    @property
+    def _base(self) -> str:
+        """Return the folder that partitions are relative to; empty: the working directory.
+
+        Errors show paths as short as they may be. A machine without the folder of the job has the
+        files where it works.
+        """
+        folder = self.context.folder
+        return "" if folder == Path.cwd() or not folder.is_dir() else str(folder)
 
     async def open(self, partition: str, position: Any = None) -> Reader:
-        if position is not None and is_read(partition, position, self.position_numbers):
-            return FinishedReader(partition, position, self.position_numbers, self.open_at)
-        return await self.open_at(partition, position)
+        name = os.path.join(self._base, partition)  # noqa: PTH118
+        if position is not None and is_read(name, position, self.position_numbers):
+            return FinishedReader(name, position, self.position_numbers, self.open_at)
+        return await self.open_at(name, position)
 
     @abstractmethod
     async def open_at(self, partition: str, position: Any) -> Reader:
-        """Open a file at its start (None) or at a position, and check that it is still the same."""
+        """Open a file at its start (None) or at a position, and check that it is still the same.
+
+        Args:
+            partition: Its path.
+            position: See `open`.
+        """
 
     def reads(self, place: str) -> bool:
         return any(covers(path, place) for path in self._patterns())
@@ -111,7 +142,9 @@ class FileSource(Source):
         if options.get("partial") == "auto":  # as before there was the option: outputs of older versions are resumed
             del options["partial"]
         digest.update(msgspec.json.encode([self.name, options]))
-        for name in self.partitions():
+        folder = self._base
+        for partition in self.partitions():
+            name = os.path.join(folder, partition)  # noqa: PTH118 - for each of many files
             try:
                 size, *samples = _facts(name) if self.context.keeps_state else self._samples(name)
             except OSError as error:
@@ -150,7 +183,7 @@ def _expand(source: str, pattern: str) -> list[str]:
         if path.is_dir():
             names = _files_in(path)
         elif glob.has_magic(pattern):
-            found = [Path(name) for name in glob.iglob(str(path), recursive=True)]  # noqa: PTH207 – may be absolute
+            found = [Path(name) for name in glob.iglob(pattern_of(str(path)), recursive=True)]  # noqa: PTH207 – is absolute
             names = [str(entry) for entry in found if entry.is_file() and _is_input(entry.name)]
         elif path.exists():
             hint = "Read what a pipe delivers through the source stdin: flamestream run … --source NAME=stdin < PIPE"

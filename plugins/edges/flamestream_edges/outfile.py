@@ -25,6 +25,7 @@ from typing import Any, ClassVar, Final, Literal
 import msgspec
 from xxhash import xxh3_64
 
+from flamecore.abc.paths import FilePath
 from flamecore.abc.sink import (
     Damage,
     Guarantee,
@@ -68,7 +69,7 @@ class FileSinkOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
             Without it a batch survives the end of the process, but not that of the machine.
     """
 
-    path: str
+    path: FilePath
     mode: Mode = "replace"
     sync: Literal["close", "batch"] = "close"
 

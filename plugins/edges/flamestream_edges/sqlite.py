@@ -20,6 +20,7 @@ from typing import Annotated, Any, ClassVar, Final
 import msgspec
 
 from flamecore.abc.hooks import hookimpl
+from flamecore.abc.paths import FilePath
 from flamecore.abc.sink import Guarantee, Mode, Sink, check_time, goes_on, taken_over, would_replace
 from flamecore.abc.source import EdgeContext
 from flamecore.errors import ConfigError, SinkError
@@ -70,7 +71,7 @@ class SqliteOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         busy_timeout_s: Maximum wait, in seconds, for another program that has locked the database.
     """
 
-    path: str
+    path: FilePath
     table: str = ""
     mode: Mode = "replace"
     key: tuple[str, ...] = ()

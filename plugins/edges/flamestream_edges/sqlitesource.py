@@ -15,6 +15,7 @@ from typing import Annotated, Any, ClassVar, Final
 import msgspec
 
 from flamecore.abc.hooks import hookimpl
+from flamecore.abc.paths import FilePath
 from flamecore.abc.source import Batch, EdgeContext, Reader, Rejected, Source, SourceCapabilities
 from flamecore.errors import SourceError
 from flamecore.suggest import suggestion
@@ -50,7 +51,7 @@ class SqliteSourceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
         busy_timeout_s: Maximum wait, in seconds, for another program that has locked the database.
     """
 
-    path: str
+    path: FilePath
     table: str = ""
     columns: tuple[str, ...] = ()
     order: str = _ROWID

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from flamecore.abc.paths import FilePath
 from flamecore.errors import ConfigError
 from flamecore.toolkit.links.options import LinkOptions, Seconds
 
@@ -25,9 +26,9 @@ class Options(LinkOptions, frozen=True, forbid_unknown_fields=True, kw_only=True
     listen: str = "unix"
     advertise: str = ""
     insecure: bool = False
-    tls_certificate: str = ""
-    tls_key: str = ""
-    tls_ca: str = ""
+    tls_certificate: FilePath = ""
+    tls_key: FilePath = ""
+    tls_ca: FilePath = ""
     keepalive_s: Seconds = 5.0
 
     @property

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from flamecore.abc.paths import FilePath
 from flamecore.errors import ConfigError, MissingDependencyError, TransportError
 
 MOST_FRAMES: Final = 65_536
@@ -52,9 +53,9 @@ class ServerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     user: str = ""
     password: str = ""
     nkey_seed: str = ""
-    tls_ca: str = ""
-    tls_certificate: str = ""
-    tls_key: str = ""
+    tls_ca: FilePath = ""
+    tls_certificate: FilePath = ""
+    tls_key: FilePath = ""
     insecure: bool = False
     connect_timeout_s: Seconds = 2.0
     reconnect_timeout_s: Seconds = 30.0

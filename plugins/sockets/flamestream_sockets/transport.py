@@ -8,6 +8,7 @@ import socket
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
+from flamecore.abc.paths import FilePath
 from flamecore.abc.transport import SUPERVISOR, JobAddress, Outlook, TransportContext
 from flamecore.errors import ConfigError
 from flamecore.toolkit.frames import HEADER_BYTES
@@ -41,7 +42,7 @@ class Options(LinkOptions, frozen=True, forbid_unknown_fields=True, kw_only=True
         keepalive_s: Time after which a process that is stopped counts as lost. The end of one is detected immediately.
     """
 
-    folder: str = ""
+    folder: FilePath = ""
     keepalive_s: Seconds = 5.0
 
 

@@ -20,6 +20,7 @@ import msgspec
 import pyarrow.parquet as pq
 
 from flamecore.abc.hooks import hookimpl
+from flamecore.abc.paths import FilePath
 from flamecore.abc.sink import Guarantee, Mode, Sink
 from flamecore.abc.source import EdgeContext
 from flamecore.errors import ConfigError, SinkError
@@ -65,7 +66,7 @@ class SparkSinkOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
             table of delta-rs; both know the variables of the environment too.
     """
 
-    path: str = ""
+    path: FilePath = ""
     format: Literal["parquet", "json", "csv", "delta"] = "parquet"
     mode: Mode = "replace"
     partition_by: tuple[str, ...] = ()

@@ -17,9 +17,10 @@ import msgspec
 from xxhash import xxh3_64_hexdigest
 
 from flamecore.abc.hooks import hookimpl
+from flamecore.abc.paths import FilePath
 from flamecore.abc.source import EdgeContext, Reader, Source, SourceCapabilities
 from flamecore.errors import ConfigError, FlameError, SourceError
-from flamecore.toolkit.places import covers, is_url
+from flamecore.toolkit.places import covers, is_url, within
 from flamestream_spark.queries import Query
 from flamestream_spark.scratch import make_temporary, remove_temporary
 from flamestream_spark.session.session import (
@@ -70,7 +71,7 @@ class SparkSourceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     Attributes:
         format: Format of the files at `path`: "parquet", "json", "csv", "text", "orc", "xml", "delta", or another that
             the session knows.
-        path: Files or folders, as Spark takes them; relative to the working directory.
+        path: Files or folders, as Spark takes them.
         table: A table of the session's catalogue.
         sql: A query.
         stream: Whether it is read as a stream: what comes later too, without end.
@@ -91,11 +92,11 @@ class SparkSourceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     """
 
     format: str = _FORMAT
-    path: str | tuple[str, ...] = ()
+    path: FilePath | tuple[FilePath, ...] = ()
     table: str = ""
     sql: str = ""
     stream: bool = False
-    spool: str = ""
+    spool: FilePath = ""
     keep: bool = False
     ends: bool = False
     schema: str = ""
@@ -154,6 +155,8 @@ class SparkSource(Source):
         options = msgspec.structs.asdict(self.options)
         for name in ("master", "config", "spool", "keep", "ends"):
             del options[name]
+        folder, path = self.context.folder, options["path"]
+        options["path"] = within(folder, path) if isinstance(path, str) else [within(folder, one) for one in path]
         found = [[file.name, file.stat().st_size] for path in self._paths() for file in _files(Path(path))]
         return xxh3_64_hexdigest(msgspec.json.encode([options, sorted(found)]))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sysconfig
 from pathlib import Path
@@ -28,9 +29,9 @@ pytestmark = [
 
 def run(folder: Path, *options: str, job: str = "examples/spark/job.toml") -> str:
     """Run the command of the README in a folder that has the examples; what it says on standard error."""
-    folder.mkdir()
-    (folder / "examples").symlink_to(EXAMPLES)
-    command = ["flamestream", "run", job, *options]
+    shutil.copytree(EXAMPLES / "spark", folder / "examples" / "spark")
+    tables = [f"--set=sink.{sink}.path={name}" for sink, name in (("changes", "index-changes"), ("index", "index"))]
+    command = ["flamestream", "run", job, *tables, *options]
     path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
     environ = {**os.environ, "PATH": path}
     done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)

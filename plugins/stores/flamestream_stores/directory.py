@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Final, TypeVar
 import msgspec
 
 from flamecore.abc.hooks import hookimpl
+from flamecore.abc.paths import FilePath
 from flamecore.abc.store import Store, StoreCapabilities, StoreContext, check_name
 from flamecore.toolkit.places import is_url
 from flamestream_stores.bucket import MEMORY, Bucket, check_url
@@ -30,7 +31,7 @@ class DirectoryOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     """Options of the store.
 
     Attributes:
-        path: A folder, created if it does not exist, relative to the configuration file; or a URL of an object store,
+        path: A folder, created if it does not exist; or a URL of an object store,
             such as `s3://bucket/folder`. Each job has a folder of its own in it.
         survives: Event that a blob in a local folder outlasts once it is created: `power_loss` forces each to the disk;
             `process_death`, which is much quicker, leaves that to the system, and a loss of power may leave blobs cut
@@ -38,7 +39,7 @@ class DirectoryOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
         storage_options: fsspec's options when `path` is a URL, such as credentials or an endpoint.
     """
 
-    path: str
+    path: FilePath
     survives: Survives = "power_loss"
     storage_options: Mapping[str, Any] = {}
 
@@ -65,7 +66,7 @@ class Directory(Store):
             check_url(self.name, path)
             self._place = Bucket(self.name, path, job, options.storage_options)
         else:
-            folder = context.folder / Path(path).expanduser() / job
+            folder = Path(path).expanduser() / job
             self._place = Folder(self.name, folder, sync=options.survives == "power_loss")
         self._looked_for = None if self._remote or context.create else folder
         self._threads: ThreadPoolExecutor | None = None

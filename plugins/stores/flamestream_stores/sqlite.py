@@ -23,6 +23,7 @@ from typing import Annotated, Any, ClassVar, Final, TypeVar
 import msgspec
 
 from flamecore.abc.hooks import hookimpl
+from flamecore.abc.paths import FilePath
 from flamecore.abc.store import Store, StoreCapabilities, StoreContext, check_name
 from flamecore.errors import CorruptError, StoreError
 from flamecore.toolkit.closing import to_its_end
@@ -75,7 +76,7 @@ class SqliteOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     Attributes:
         path: A folder, in which each job has a database of its own, JOB.db; or, if it ends with `.db`, `.sqlite` or
-            `.sqlite3`, one database for all. Created if it does not exist. Relative to the configuration file.
+            `.sqlite3`, one database for all. Created if it does not exist.
         survives: Event that a blob outlasts once it is created: `power_loss` forces each to the disk; `process_death`,
             which is much quicker, leaves that to the system, and a loss of power may cost the blobs of the last
             seconds.
@@ -83,7 +84,7 @@ class SqliteOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
             others; then they end with an error that names it.
     """
 
-    path: str
+    path: FilePath
     survives: Survives = "power_loss"
     busy_timeout_s: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 60.0
 
@@ -96,7 +97,7 @@ class Sqlite(Store):
 
     def __init__(self, options: Any, context: StoreContext) -> None:
         super().__init__(options, context)
-        path = context.folder / Path(options.path).expanduser()
+        path = Path(options.path).expanduser()
         self._path = path if path.suffix in _SUFFIXES else path / f"{file_name(context.job)}.db"
         self._database: sqlite3.Connection | None = None
         self._inode = 0

@@ -20,31 +20,31 @@ class TestMemory(StoreTests):
 @pytest.mark.variant("sqlite")
 class TestSqlite(StoreTests):
     def make(self, context: StoreContext) -> Store:
-        return Sqlite(Sqlite.Options(path="state/of/jobs"), context)
+        return Sqlite(Sqlite.Options(path=f"{context.folder}/state/of/jobs"), context)
 
 
 @pytest.mark.variant("sqlite")
 class TestSqliteOneFile(StoreTests):
     def make(self, context: StoreContext) -> Store:
-        return Sqlite(Sqlite.Options(path="state.db"), context)
+        return Sqlite(Sqlite.Options(path=f"{context.folder}/state.db"), context)
 
 
 @pytest.mark.variant("sqlite")
 class TestSqliteWithoutSync(StoreTests):
     def make(self, context: StoreContext) -> Store:
-        return Sqlite(Sqlite.Options(path="state", survives="process_death"), context)
+        return Sqlite(Sqlite.Options(path=f"{context.folder}/state", survives="process_death"), context)
 
 
 @pytest.mark.variant("directory")
 class TestDirectory(StoreTests):
     def make(self, context: StoreContext) -> Store:
-        return Directory(Directory.Options(path="state/of/jobs"), context)
+        return Directory(Directory.Options(path=f"{context.folder}/state/of/jobs"), context)
 
 
 @pytest.mark.variant("directory")
 class TestDirectoryWithoutSync(StoreTests):
     def make(self, context: StoreContext) -> Store:
-        return Directory(Directory.Options(path="state", survives="process_death"), context)
+        return Directory(Directory.Options(path=f"{context.folder}/state", survives="process_death"), context)
 
 
 @pytest.mark.variant("directory")

@@ -20,7 +20,7 @@ from flamestream_stores.directory import Directory
 
 
 def store(top: Path, path: str = "state", job: str = "job", **options: Any) -> Directory:
-    return Directory(Directory.Options(path=path, **options), StoreContext(job, top))
+    return Directory(Directory.Options(path=str(top / path), **options), StoreContext(job))
 
 
 def files(top: Path) -> list[str]:

@@ -33,7 +33,7 @@ def modes(folder: Path) -> dict[str, str]:
 @pytest.mark.parametrize("survives", ["crash", "power_loss"])
 def test_nobody_else_can_read_state(open_umask: None, tmp_path: Path, driver: type[Store], survives: str) -> None:
     async def run() -> dict[str, str]:
-        store = driver(driver.Options(path="deep/state", survives=survives), StoreContext("job", tmp_path))
+        store = driver(driver.Options(path=str(tmp_path / "deep/state"), survives=survives), StoreContext("job"))
         await store.open()
         try:
             for number in range(3):

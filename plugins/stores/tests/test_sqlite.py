@@ -20,7 +20,7 @@ from flamestream_stores.sqlite import PIECE_BYTES, Sqlite
 
 
 def store(folder: Path, path: str = "state", job: str = "job", **options: Any) -> Sqlite:
-    return Sqlite(Sqlite.Options(path=path, **options), StoreContext(job, folder))
+    return Sqlite(Sqlite.Options(path=f"{folder}/{path}", **options), StoreContext(job))
 
 
 # -- where -------------------------------------------------------------------------------------------------------------
@@ -56,8 +56,8 @@ def test_jobs_of_long_names_have_files_of_their_own(tmp_path: Path) -> None:
 
 def test_the_path_may_be_absolute_or_in_the_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    using(store(Path("elsewhere"), str(tmp_path / "one.db")), Sqlite.names)
-    using(store(Path("elsewhere"), "~/two.db"), Sqlite.names)
+    for path in (str(tmp_path / "one.db"), "~/two.db"):
+        using(Sqlite(Sqlite.Options(path=path), StoreContext("job")), Sqlite.names)
     assert {found.name for found in tmp_path.iterdir()} == {"one.db", "two.db"}
 
 

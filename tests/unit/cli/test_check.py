@@ -48,13 +48,13 @@ def test_a_right_job_passes(app: str) -> None:
     done = call("check", app, "-w", "3", "--source", "lines=lines", "--set", "source.lines.path=book.txt")
     assert done.exit_code == 0
     assert "no problems found" in done.stderr
-    assert "lines: lines (path = 'book.txt'), replayable" in done.stdout
+    assert f"lines: lines (path = '{Path('book.txt').absolute()}'), replayable" in done.stdout
     assert "counts: stdout, at_least_once" in done.stdout
     facts = checked(app, "-w", "3", "--source", "lines=lines", "--set", "source.lines.path=book.txt")
     assert facts["ok"] is True
     assert facts["problems"] == []
     assert facts["workers"] == 3
-    assert facts["sources"] == {"lines": {"use": "lines", "options": {"path": "book.txt"}}}
+    assert facts["sources"] == {"lines": {"use": "lines", "options": {"path": str(Path("book.txt").absolute())}}}
     assert facts["sinks"] == {"counts": {"use": "stdout", "options": {}}}
 
 

@@ -86,7 +86,7 @@ PROGRAMS = {
     "a file that is missing": (
         f"{WORDS}.sink('out')",
         "flow.run(settings={'source.words.use': 'lines', 'source.words.path': 'missing.txt'})",
-        ["SourceError", "there is no file missing.txt"],
+        ["SourceError", "missing.txt"],
     ),
     "an input that raises": (
         f"def words():\n    yield 'a'\n    yield json.loads('{{')\n{WORDS}.sink('out')",

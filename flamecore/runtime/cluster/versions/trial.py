@@ -23,6 +23,7 @@ from flamecore.errors import ConfigError, FlameError, JobError
 from flamecore.model.failure import describe
 from flamecore.runtime.cluster.node_process import end_with_parent
 from flamecore.runtime.config.flow_loader import load_flow
+from flamecore.runtime.config.paths import FLOW, base_of
 from flamecore.runtime.config.read import config_of_node, decode_config, encode_config
 from flamecore.runtime.config.resolve import resolve
 from flamecore.runtime.tasks.event_loop import exit_without_waiting
@@ -128,7 +129,7 @@ def _tried(config: JobConfig) -> dict[str, object]:
     """Import a flow and find its drivers; return the error as plain values, empty if there is none."""
     try:
         # The host starts nodes in the supervisor alone, and is known there.
-        spec = resolve(config_of_node(config), load_flow(config.job.flow, config.folder))
+        spec = resolve(config_of_node(config), load_flow(config.job.flow, base_of(config, FLOW)))
         spec.problems.raise_first()
     except FlameError as error:
         return _plain(error.what, error.hint, getattr(error, "path", ""), getattr(error, "__notes__", ()))

@@ -16,6 +16,7 @@ from flamecore.model.messages import Upgrade
 from flamecore.model.types import type_text
 from flamecore.runtime.config.flow_loader import importable, load_flow_anew
 from flamecore.runtime.config.job_spec import JobSpec
+from flamecore.runtime.config.paths import FLOW, base_of
 from flamecore.runtime.config.read import decode_config
 from flamecore.runtime.config.resolve import resolve
 from flamecore.runtime.state.fronts import Phases
@@ -138,7 +139,7 @@ def load_version(old: JobSpec, asked: Upgrade) -> FlowVersion:
             not accepted. Nothing has changed then.
     """
     config = config_of(old.config, asked)
-    flow, forget = load_flow_anew(config.job.flow, config.folder)
+    flow, forget = load_flow_anew(config.job.flow, base_of(config, FLOW))
     try:
         new = resolve(config, flow, plugins=old.drivers.plugins)
         new.problems.raise_first()

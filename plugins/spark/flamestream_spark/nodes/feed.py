@@ -86,7 +86,7 @@ class Feed:
     def _sources(self) -> Iterator[SparkSource]:
         for name, edge in sources_of(self._config).items():
             options = options_of(SparkSource, edge.options, f"source.{name}", self._config.origins)
-            yield SparkSource(options, EdgeContext(name, job=self._job))
+            yield SparkSource(options, EdgeContext(name, job=self._job, folder=self._config.folder))
 
     def start(self, failed: Callable[[FlameError], None]) -> None:
         """Begin with all of them. Needs a session that is active.

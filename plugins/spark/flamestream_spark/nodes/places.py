@@ -167,7 +167,7 @@ def _unreachable_state(master: str, context: HostContext) -> Iterator[ConfigErro
     path = str(context.config.state.options.get("path", ""))
     yield ConfigError(
         f"state is kept by {store.name!r}{f' in {path}' if path else ''}, which executors of {master} do not reach",
-        hint='Use [state] use = "directory" with the absolute path of a folder that is mounted everywhere, or the '
+        hint='Use [state] use = "directory" with the path of a folder that is mounted everywhere, or the '
         'URL of an object store; or [state] use = "nats".',
         path="state.path" if path else "state.use",
     )

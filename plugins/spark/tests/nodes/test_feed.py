@@ -62,7 +62,9 @@ def test_outputs_and_dead_letters_are_those_of_one_process(spark: Any, tmp_path:
         "sink.out.path": str(tmp_path / "out.jsonl"),
     }
     flow: Any = load_flow(f"{tmp_path.name}.py:flow", tmp_path)
-    asyncio.run(asyncio.wait_for(make_job(make_config(from_program(chosen), folder=tmp_path), flow).run(), 100))
+    asyncio.run(
+        asyncio.wait_for(make_job(make_config(from_program(chosen), file=tmp_path / "job.toml"), flow).run(), 100)
+    )
     letters = tmp_path / "letters.jsonl"
     settings = {"job.on_error": "dead_letter", "dead_letter.use": "jsonl", "dead_letter.path": str(letters)}
     wanted = flow.run({"lines": LINES}, settings=settings)["out"]

@@ -62,7 +62,7 @@ def job_of(
         "sink.counts.path": str(folder / "out.db"),
         **{key.replace("__", "."): value for key, value in settings.items()},
     }
-    return make_job(make_config(from_program(chosen), folder=folder), load_flow(f"{name}.py:flow", folder))
+    return make_job(make_config(from_program(chosen), file=folder / "job.toml"), load_flow(f"{name}.py:flow", folder))
 
 
 @pytest.mark.parametrize("cell", [Cell("local", 2, "worker", "spark"), Cell("centralized", 1, "own", "spark")], ids=str)
@@ -241,7 +241,6 @@ THRESHOLD = "spark.speculation.task.duration.threshold"
         ({"spark__config": {"spark.speculation": "true", THRESHOLD: "1min"}}, "Spark would take a worker"),
         ({"spark__master": "lokal[2]"}, "spark.master = 'lokal[2]': there is no such master"),
         ({"spark__master": "yarn", "state__use": "sqlite", "state__path": "state"}, "executors of yarn do not reach"),
-        ({"spark__master": "yarn", "state__use": "directory", "state__path": "state"}, "state is kept by 'directory'"),
     ],
 )
 def test_settings_no_task_can_meet_are_refused_before_anything_starts(
@@ -256,7 +255,7 @@ def test_settings_no_task_can_meet_are_refused_before_anything_starts(
         del chosen["source__lines__path"]
     layer = from_program({key.replace("__", "."): value for key, value in chosen.items()})
     (tmp_path / "words_refused.py").write_text(WORDS.format(pause=0))
-    spec = resolve(make_config(layer, folder=tmp_path), load_flow("words_refused.py:flow", tmp_path))
+    spec = resolve(make_config(layer, file=tmp_path / "job.toml"), load_flow("words_refused.py:flow", tmp_path))
     told = [str(each) for each in (*spec.problems, *spec.host().problems())]
     assert len(told) == 1
     assert problem in told[0]

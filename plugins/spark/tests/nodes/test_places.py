@@ -102,7 +102,6 @@ def test_two_masters_in_one_job_are_refused(of: fc.Flow, settings: dict[str, Any
     ("state", "told"),
     [
         ({"state.use": "sqlite", "state.path": "/mnt/state"}, "state is kept by 'sqlite' in /mnt/state"),
-        ({"state.use": "directory", "state.path": "state"}, "state is kept by 'directory' in state"),
         ({"state.use": "directory", "state.path": "/mnt/state"}, ""),
         ({"state.use": "directory", "state.path": "file:///mnt/state"}, ""),
     ],

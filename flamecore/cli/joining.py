@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import unquote
 
 import click
 
@@ -28,7 +29,11 @@ def join_options(function: F) -> F:
     """Add the options that lead to a running job to a command."""
     for option in reversed(
         (
-            click.option("--job", required=True, help="Name of the job: job.name, or else that of its flow."),
+            click.option(
+                "--job",
+                help="Name of the job: job.name, or else that of its flow. Not needed if the address has it, as "
+                "ADDRESS#NAME, or leads to a registry with one job.",
+            ),
             click.option(
                 "--set",
                 "settings",
@@ -50,14 +55,14 @@ def join_options(function: F) -> F:
 
 @contextmanager
 def joining(
-    address: str, *, job: str, name: str | None, role: str, settings: tuple[str, ...], config_file: Path | None
+    address: str, *, job: str | None, name: str | None, role: str, settings: tuple[str, ...], config_file: Path | None
 ) -> Iterator[dict[str, Any]]:
     """Yield the values that a node needs to join a job, with a private folder.
 
     Args:
         address: The address, `SCHEME://…`: it leads to the supervisor over the transport whose scheme it is, or to a
             registry that knows the job.
-        job: Name of the job.
+        job: Name of the job; None: it is behind the address, after `#`, or the only one that a registry has there.
         name: Name of the node; default: host and process.
         role: See `flamecore.model.messages.Join`.
         settings: Options of the transport and the registry, as for `--set`.
@@ -67,6 +72,9 @@ def joining(
         ConfigError: The token is missing, or the address is none.
         FlameError: As `flamecore.runtime.cluster.address.find_job`.
     """
+    if not job:
+        address, _, quoted = address.partition("#")
+        job = unquote(quoted)
     config = read_config(config_file, command=layers.from_command(settings, sources=(), sinks=(), workers=None))
     token = os.environ.get(TOKEN)
     if not token:

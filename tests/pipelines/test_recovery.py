@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sqlite3
 from contextlib import closing
@@ -29,6 +30,8 @@ def test_a_worker_dies_before_new_partitions_begin(tmp_path: Path, over: list[st
         os.kill(run.nodes()[0].pid, signal.SIGKILL)
         assert ended(run) == 0, run.said()
     assert "job.faulted" in run.said()
+    named = set(re.findall(r"\bjob=(\S+)", run.said()))
+    assert len(named) == 1, "a job has one name in all its lines"
     words.check(more)
 
 

@@ -169,13 +169,21 @@ def test_a_client_hears_that_the_supervisor_left_without_an_answer(tmp_path: Pat
         control = await supervisor.start()
         heard = await supervisor.bind(CONTROL)
         client = Client(
-            {**facts, "transport": "grpc", "options": {}, "node": "c", "role": "operator", "control": control}
+            {
+                **facts,
+                "job_name": "words",
+                "transport": "grpc",
+                "options": {},
+                "node": "c",
+                "role": "operator",
+                "control": control,
+            }
         )
         asking = asyncio.create_task(client.ask(Rescale(2), 60))
         while not isinstance((await heard.receive()).message, Rescale):
             pass
         await supervisor.aclose()
-        with pytest.raises(JobError, match="job 'j' is not there"):
+        with pytest.raises(JobError, match="job 'words' is not there"):
             await patiently(asking, 30)
 
     asyncio.run(run())

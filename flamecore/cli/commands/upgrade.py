@@ -8,10 +8,9 @@ from typing import Any
 
 import click
 
-from flamecore.cli.app import Options, app_argument, config_options, read_app
+from flamecore.cli.app import Options, app_argument, config_options, load_app_flow, read_app
 from flamecore.cli.joining import joining
 from flamecore.cli.output import json_option, print_json, say, verbose_option, wants_json
-from flamecore.errors import ConfigError
 
 _LIMIT_S = 600.0
 
@@ -20,7 +19,7 @@ _LIMIT_S = 600.0
 @click.argument("address")
 @app_argument
 @config_options
-@click.option("--job", help="Name of the job; default: that of APP's configuration.")
+@click.option("--job", help="Name of the job; default: as APP configures it, or that of its flow.")
 @click.option("--accept", is_flag=True, help="Drop the state that the new version cannot use.")
 @json_option
 @verbose_option
@@ -42,9 +41,8 @@ def command(ctx: click.Context, /, address: str, app: str, job: str | None, acce
     if options["workers"] is not None:
         raise click.UsageError("an upgrade keeps the number of workers; change it with flamestream rescale", ctx)
     config = read_app(app, Options(**options))
-    job = job or config.job.name
-    if not job:
-        raise ConfigError(f"{app} does not give the job's name", hint="Give it: --job NAME.", path="job.name")
+    if not job and "#" not in address:
+        job = config.job.name or load_app_flow(app, config).name
     file = Path(app) if app.endswith(".toml") else options["config_file"]
     asked = Upgrade(encode_config(config), accept)
     with joining(

@@ -37,7 +37,7 @@ def command(address: str, name: str | None, **options: Any) -> None:
     serve(address, name=name, role="worker", **options)
 
 
-def serve(address: str, *, name: str | None, role: str, job: str, **options: Any) -> None:
+def serve(address: str, *, name: str | None, role: str, job: str | None, **options: Any) -> None:
     """Run a node of a job until it ends. Options as of `join_options`.
 
     Through a server a job that is yet to come looks like one that is gone, so the node waits for it, `WAIT_S` at most.
@@ -75,9 +75,9 @@ def serve(address: str, *, name: str | None, role: str, job: str, **options: Any
                 raise ended
         if not told:
             if as_json():
-                logger().info(events.JOB_AWAITED, job=job, start_timeout_s=WAIT_S, commands=[])
+                logger().info(events.JOB_AWAITED, job=bootstrap["job_name"], start_timeout_s=WAIT_S, commands=[])
             else:
-                say(f"no supervisor runs job {job!r} yet; waiting for {WAIT_S:g} s", err=True)
+                say(f"no supervisor runs job {bootstrap['job_name']!r} yet; waiting for {WAIT_S:g} s", err=True)
             told = True
 
 

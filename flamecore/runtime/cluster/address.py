@@ -13,8 +13,8 @@ from msgspec import structs
 
 from flamecore.abc.config import JobConfig
 from flamecore.abc.registry import JobRegistry, RegistryContext
-from flamecore.errors import RegistryError
-from flamecore.runtime.cluster.job_record import JobRecord, find, key_of, read
+from flamecore.errors import ConfigError, RegistryError
+from flamecore.runtime.cluster.job_record import JobRecord, find, key_of, only_job, read
 from flamecore.runtime.config.options import options_table, registry_options
 from flamecore.runtime.config.paths import whole_paths
 from flamecore.runtime.config.plugins import PluginRegistry
@@ -32,6 +32,7 @@ class JobPlace(NamedTuple):
         transport: Name of the transport's driver.
         options: Options of the transport, as configured.
         job: The transport's name for the job (`TransportContext.job`).
+        job_name: The name of the job.
         incarnation: Number of the start of the job.
         control: Location of its control, in the transport's words.
     """
@@ -39,6 +40,7 @@ class JobPlace(NamedTuple):
     transport: str
     options: Mapping[str, object]
     job: str
+    job_name: str
     incarnation: int
     control: str
 
@@ -53,13 +55,13 @@ def find_job(address: str, job: str, config: JobConfig, token: str, *, waits: bo
 
     Args:
         address: The address, `SCHEME://…`.
-        job: Name of the job.
+        job: Name of the job; empty: the only one that a registry lists there.
         config: Options of the transport and the registry; they go before those that the address stands for.
         token: Secret of the job.
         waits: Whether to wait for a registry, and for a job in it, that are not there yet.
 
     Raises:
-        ConfigError: The address cannot be used.
+        ConfigError: The address cannot be used, or leads to no job, or to several, where none is named.
         PluginError: No driver has its scheme, or the driver cannot be used.
         RegistryError: The registry does not know the job, or cannot be asked.
     """
@@ -76,12 +78,15 @@ def find_job(address: str, job: str, config: JobConfig, token: str, *, waits: bo
             reached = plugins.get("transport", record.transport)
             stands_for = reached.address_of(address).options if has_scheme(reached, address) else {}
             options = {**stands_for, **_configured(config, record.transport, plugins)}
-            return JobPlace(record.transport, options, record.run, record.incarnation, record.control)
+            return JobPlace(record.transport, options, record.run, record.job, record.incarnation, record.control)
     assert transport is not None
+    if not job:
+        hint = f"Name it behind the address: {address}#NAME; or as --job NAME."
+        raise ConfigError(f"{address} does not say which job is meant", hint=hint, path="--job")
     name, reached = transport
     said = reached.address_of(address)
     # Without a registry outside of its supervisor a job has one lease: its incarnation is 1.
-    return JobPlace(name, {**said.options, **_configured(config, name, plugins)}, job, 1, said.control)
+    return JobPlace(name, {**said.options, **_configured(config, name, plugins)}, job, job, 1, said.control)
 
 
 def _configured(config: JobConfig, transport: str, plugins: PluginRegistry) -> Mapping[str, object]:
@@ -112,6 +117,7 @@ async def _look(registry: JobRegistry, job: str, token: str, *, needed: bool) ->
     try:
         try:
             await registry.open()
+            job = job or await only_job(registry)
             entry = await registry.get(key_of(job))
             # A job that has ended may have left its record behind, and this one may be in another registry.
             known = entry is not None and read(entry.value, job).lease_s > 0

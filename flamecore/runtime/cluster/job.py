@@ -94,7 +94,7 @@ class ClusterJob(AnyJob):
         self._spec = spec  # of the job's first version; settings of the whole job never change
         self._load_version = load_version
         self._members = Membership()
-        self._status = JobStatus(self.id, self._members)
+        self._status = JobStatus(spec.name, self._members)
         self._restart_policy = RestartPolicy(self._deploy.restarts, self._deploy.restart_window_s)
         self._background = BackgroundTasks()
         # From when it runs:
@@ -136,7 +136,7 @@ class ClusterJob(AnyJob):
         """
         spec, members, graph = self._spec, self._members, self._spec.checked_graph
         limits = self._deploy.silence_timeout_s, spec.settings.call_limit_s
-        control_plane, codec = ControlPlane(members, self.id, *limits), Codec.of(graph)
+        control_plane, codec = ControlPlane(members, spec.name, *limits), Codec.of(graph)
         folder = stack.enter_context(private_folder())
         token = os.environ.get(TOKEN) or secrets.token_hex(32)
         lease = self._status.lease = await self._acquire_lease(stack, token)
@@ -172,6 +172,7 @@ class ClusterJob(AnyJob):
             "transport": spec.config.transport.use,
             "options": node_options(spec.transport_table),
             "job": self.id,
+            "job_name": spec.name,
             "incarnation": lease.incarnation,
             "token": token,
             "folder": folder,
@@ -181,10 +182,10 @@ class ClusterJob(AnyJob):
         control_plane.state_of = host.state
         started_here = None if self._deploy.start == "join" else bootstrap
         self._nodes = NodeManager(
-            self.id, members, context, host, sender, started_here, control_plane.events, control_plane.state
+            spec.name, members, context, host, sender, started_here, control_plane.events, control_plane.state
         )
         self._reconfiguration = Reconfiguration(self._nodes, self._load_version)
-        self._downtime = Downtime(self.id, self._reconfiguration.done)
+        self._downtime = Downtime(spec.name, self._reconfiguration.done)
         balancer = Balancer(self._nodes, self._reconfiguration, self._downtime)
         self._status.balance = balancer.described
         # The stack runs these in reverse: first the nodes end, while their last counts are still
@@ -348,7 +349,9 @@ class ClusterJob(AnyJob):
         if history is None:
             raise fault.error
         self._restart_policy.note(fault.error)
-        logger().warning(events.JOB_FAULTED, job=self.id, what=fault.error.what, faults=self._restart_policy.faults)
+        logger().warning(
+            events.JOB_FAULTED, job=self._spec.name, what=fault.error.what, faults=self._restart_policy.faults
+        )
         self._reconfiguration.refuse("the job has met a fault meanwhile; try again")
         await self._halt(epoch)
         if fault.blob and not history.refuse(fault.blob):

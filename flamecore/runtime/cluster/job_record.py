@@ -112,6 +112,30 @@ async def find(registry: JobRegistry, job: str, token: str) -> JobRecord:
     return record
 
 
+async def only_job(registry: JobRegistry) -> str:
+    """Return the name of the only job that runs, by a registry.
+
+    Raises:
+        RegistryError: There is none, or there are several; or the registry cannot be used.
+    """
+    running = []
+    for key in sorted(await registry.keys(PREFIX)):
+        name, entry = _name_of(key), await registry.get(key)
+        if entry is not None and read(entry.value, name).lease_s > 0:
+            running.append(name)
+    if len(running) == 1:
+        return running[0]
+    listed = f"lists the jobs {', '.join(running)}" if running else "lists no job that runs"
+    raise RegistryError(
+        f"no job is named, and the registry {listed}",
+        hint="Name one behind the address, ADDRESS#NAME, or as --job NAME."
+        if running
+        else "Start its supervisor first.",
+        registry=registry.name,
+        key=PREFIX,
+    )
+
+
 def key_of(job: str) -> str:
     """Return the key of a job's record.
 

@@ -49,7 +49,7 @@ class ControlSession:
         self, bootstrap: Mapping[str, Any], lost: Callable[[PeerGoneError], None] = lambda error: None
     ) -> None:
         self.name: str = bootstrap["node"]
-        self.job: str = bootstrap["job"]
+        self.job: str = bootstrap["job_name"]
         self.locations: dict[str, str] = {CONTROL: bootstrap["control"]}
         self.welcome = False
         self._bootstrap = bootstrap
@@ -97,7 +97,7 @@ class ControlSession:
         driver: type[Transport] = PluginRegistry().guarded("transport", bootstrap["transport"])
         options = options_of(driver, bootstrap["options"], f"transport.{bootstrap['transport']}")
         context = TransportContext(
-            job=self.job,
+            job=bootstrap["job"],
             incarnation=bootstrap["incarnation"],
             codec=codec,
             node=self.name,

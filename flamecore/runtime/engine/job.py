@@ -50,10 +50,10 @@ class AnyJob(ABC):
     Args:
         settings: Settings of the job.
         observers: Observers of events; see `flamecore.abc.hooks.ObserverSpecs`.
-        job_id: Id of the job, for the log; default: its name.
+        job_id: Id of the job, for its transport; default: its name.
 
     Attributes:
-        id: Id of the job.
+        id: Id of the job: its processes know each other by it. People are told its name.
         begun: Whether it has begun to read.
         epoch: The present epoch; None: there is none yet.
     """
@@ -65,7 +65,7 @@ class AnyJob(ABC):
         self.epoch: Epoch | None = None
         self._observers = Observers(observers)
         self._deadlines = Deadlines.of(settings)
-        self._shutdown = Shutdown(self.id, self._deadlines)
+        self._shutdown = Shutdown(settings.name, self._deadlines)
         self._draining = asyncio.Event()
         self._started: float | None = None
         self._ended: float | None = None

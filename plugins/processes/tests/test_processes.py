@@ -34,6 +34,7 @@ class Bench:
             "transport": "inproc",
             "options": {},
             "job": "words",
+            "job_name": "words",
             "incarnation": 1,
             "control": "",
             "token": "secret",

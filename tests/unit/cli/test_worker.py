@@ -47,7 +47,7 @@ def node(monkeypatch: pytest.MonkeyPatch) -> type[Node]:
 
     @contextmanager
     def joining(*_: Any, **__: Any) -> Iterator[dict[str, Any]]:
-        yield {}
+        yield {"job_name": "words"}
 
     monkeypatch.setattr(worker, "joining", joining)
     monkeypatch.setattr(worker.threading.Timer, "start", lambda _: None)  # that of one that does not end

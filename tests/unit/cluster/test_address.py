@@ -12,6 +12,7 @@ import pytest
 
 from flamecore.abc.registry import RegistryCapabilities, RegistryContext
 from flamecore.abc.transport import JobAddress, Transport
+from flamecore.cli import joining as joining_module
 from flamecore.errors import ConfigError, RegistryError
 from flamecore.runtime.cluster import address as module
 from flamecore.runtime.cluster.address import JobPlace, find_job
@@ -86,10 +87,10 @@ def _plugins(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def put_up(transport: str, hall: str = "5", lease_s: float = 5.0) -> None:
+def put_up(transport: str, hall: str = "5", lease_s: float = 5.0, job: str = "words") -> None:
     where = {"run": "words-3", "transport": transport, "control": "there"}
-    record = JobRecord(job="words", incarnation=3, holder="h", claim="c", lease_s=lease_s, **where)
-    asyncio.run(Board(BoardOptions(hall=hall), RegistryContext()).create(key_of("words"), encode(record, TOKEN)))
+    record = JobRecord(job=job, incarnation=3, holder="h", claim="c", lease_s=lease_s, **where)
+    asyncio.run(Board(BoardOptions(hall=hall), RegistryContext()).create(key_of(job), encode(record, TOKEN)))
 
 
 def find(address: str, **settings: Any) -> JobPlace:
@@ -98,7 +99,7 @@ def find(address: str, **settings: Any) -> JobPlace:
 
 
 def test_without_a_registry_the_transport_knows_the_place() -> None:
-    assert find("car://5") == JobPlace("road", {"toll": "paid", "lane": 1}, "words", 1, "km 5")
+    assert find("car://5") == JobPlace("road", {"toll": "paid", "lane": 1}, "words", "words", 1, "km 5")
 
 
 def test_configured_options_go_before_those_of_the_address() -> None:
@@ -112,12 +113,12 @@ def test_an_address_that_its_plugin_refuses_is_refused() -> None:
 
 def test_a_registry_that_knows_the_job_goes_before_the_transport() -> None:
     put_up("road")
-    assert find("bus://5") == JobPlace("road", {"toll": "paid", "lane": 1}, "words-3", 3, "there")
+    assert find("bus://5") == JobPlace("road", {"toll": "paid", "lane": 1}, "words-3", "words", 3, "there")
 
 
 def test_a_registry_may_lead_to_a_transport_with_other_schemes() -> None:
     put_up("rail")
-    assert find("board://5", transport__rail__lane=2) == JobPlace("rail", {"lane": 2}, "words-3", 3, "there")
+    assert find("board://5", transport__rail__lane=2) == JobPlace("rail", {"lane": 2}, "words-3", "words", 3, "there")
 
 
 def test_options_of_a_registry_go_before_those_of_the_address() -> None:
@@ -151,3 +152,61 @@ def test_a_record_of_somebody_without_the_token_is_refused() -> None:
     put_up("road")
     with pytest.raises(RegistryError, match="without its token"):
         find_job("bus://5", "words", make_config(from_program({})), "another")
+
+
+# -- an address and no name of a job -----------------------------------------------------------------------------------
+
+
+def named(address: str) -> str:
+    return find_job(address, "", make_config(from_program({})), TOKEN).job_name
+
+
+def test_the_only_job_that_a_registry_lists_is_meant() -> None:
+    put_up("rail")
+    put_up("rail", job="ended", lease_s=0)
+    assert named("board://5") == "words"
+    assert named("bus://5") == "words", "also where the address may be a transport's"
+
+
+def test_of_several_jobs_one_has_to_be_named() -> None:
+    put_up("rail")
+    put_up("rail", job="other words")
+    with pytest.raises(RegistryError, match="lists the jobs other words, words") as caught:
+        named("board://5")
+    assert "ADDRESS#NAME" in caught.value.hint
+
+
+def test_a_registry_without_jobs_says_so() -> None:
+    with pytest.raises(RegistryError, match="lists no job that runs"):
+        named("board://5")
+
+
+def test_an_address_of_a_supervisor_needs_a_name() -> None:
+    with pytest.raises(ConfigError, match="does not say which job is meant") as caught:
+        named("car://5")
+    assert "car://5#NAME" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("address", "job", "asked"),
+    [
+        ("car://5#my%20words", None, ("car://5", "my words")),
+        ("car://5", "words", ("car://5", "words")),
+        ("car:///a#b", "words", ("car:///a#b", "words")),
+        ("car://5", None, ("car://5", "")),
+    ],
+)
+def test_a_name_may_be_a_part_of_the_address(
+    address: str, job: str | None, asked: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[str, str]] = []
+
+    def find_there(address: str, job: str, *_: Any, **__: Any) -> JobPlace:
+        told.append((address, job))
+        return JobPlace("road", {}, "words-3", "words", 1, "there")
+
+    monkeypatch.setattr(joining_module, "find_job", find_there)
+    monkeypatch.setenv("FLAMESTREAM_TOKEN", TOKEN)
+    with joining_module.joining(address, job=job, name=None, role="observer", settings=(), config_file=None) as facts:
+        assert (facts["job"], facts["job_name"]) == ("words-3", "words")
+    assert told == [asked]

@@ -69,7 +69,14 @@ def play(act: Callable[[Scene, asyncio.Task[None]], Awaitable[None]], error: Exc
             )
             transport = SocketTransport(None, context)
             bootstrap: dict[str, Any] = {"control": await transport.start(), "node": "w0", "role": "worker"}
-            bootstrap |= {"transport": "socket", "options": {}, "job": "words", "token": "secret", "folder": folder}
+            bootstrap |= {
+                "transport": "socket",
+                "options": {},
+                "job": "words",
+                "job_name": "words",
+                "token": "secret",
+                "folder": folder,
+            }
             process = NodeProcess(bootstrap | {"incarnation": context.incarnation})
             endpoint = await transport.bind(CONTROL)
             running = asyncio.create_task(process.run())

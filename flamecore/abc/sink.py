@@ -164,6 +164,15 @@ class Sink(ABC):
         return ""
 
     @property
+    def takes_more(self) -> bool:
+        """Return whether a job without the state of the one that wrote its output can add to it.
+
+        `flamestream retry` does so with the letters of a job that keeps none, by `mode = "append"` if the sink has that
+        option.
+        """
+        return True
+
+    @property
     def writes_to_stdout(self) -> bool:
         """Return whether it writes to the standard output of the process.
 
@@ -336,6 +345,10 @@ class PartitionedSink(Sink):
     From then on the outputs below its time are complete. `sync` and `aclose` apply to all of them together; a partition
     has made its output durable before `sync` is called here.
     """
+
+    @property
+    def takes_more(self) -> bool:
+        return False  # the times of another job's outputs are not those of these
 
     @abstractmethod
     async def divide(self, workers: int) -> Division:

@@ -465,6 +465,10 @@ class RightSink(Sink):
         self.save()
 
 
+class TakesPerhaps(RightSink):
+    takes_more = "perhaps"  # type: ignore[assignment]
+
+
 class PromisesTheMoon(RightSink):
     @property
     def guarantee(self) -> Guarantee:
@@ -687,6 +691,7 @@ def test_the_right_sink_passes(tmp_path: Path) -> None:
     ("wrong", "law"),
     [
         (PromisesTheMoon, "declares"),
+        (TakesPerhaps, "declares"),
         (HoldsSomethingFromTheStart, "fresh"),
         (EmptiesItsBatches, "keeps"),
         (LosesTheLastPayload, "visible"),

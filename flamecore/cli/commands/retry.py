@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from flamecore.abc.config import HERE
-from flamecore.abc.sink import PartitionedSink
 from flamecore.cli.app import Options, load_app_flow, read_app
 from flamecore.cli.letters import SUFFIX, LetterFile, Letters, LetterSource
 from flamecore.cli.output import json_option, print_json, say, verbose_option, wants_json
@@ -107,15 +106,15 @@ def _appending(spec: JobSpec) -> list[str]:
     """Return the settings with which all sinks append to their outputs.
 
     Raises:
-        ConfigError: A sink is in partitions: these hold the outputs of one job alone, and a retry would replace them.
+        ConfigError: A sink holds the outputs of one job alone, such as one in partitions: a retry would replace them.
     """
     for name, sink in spec.sinks.items():
-        if isinstance(sink, PartitionedSink):
+        if not sink.takes_more:
             raise ConfigError(
-                f"sink {name!r} is in partitions, to which nothing can be added without the state of their job",
+                f"sink {name!r} takes no outputs but those of its own job, and without its state a retry is another",
                 hint="Retry letters of jobs that keep [state]. Or write elsewhere: "
                 f"--set sink.{name}.order=ordered --set sink.{name}.path=…",
-                path=f"sink.{name}.order",
+                path=f"sink.{name}",
             )
     sinks: dict[str, Any] = {f"sink.{json.dumps(name)}": sink for name, sink in spec.sinks.items()}
     if spec.dead_letter is not None:

@@ -147,6 +147,7 @@ CONTRACTS: Final[Mapping[type, Mapping[str, Rule]]] = {
     Sink: {
         "guarantee": _GUARANTEE,
         "host": _a(str),
+        "takes_more": _a(bool),
         "writes": _all(str),
         "continues": _NOTHING,
         "rehearse": _NOTHING,

@@ -64,6 +64,8 @@ async def check_sink_delivers(make: MakeSink, read_back: ReadBack, payloads: Seq
         raise EdgeBroken(
             "declares", f"its guarantee is {sink.guarantee!r}; there is {' and '.join(get_args(Guarantee))}"
         )
+    if not isinstance(sink.takes_more, bool):
+        raise EdgeBroken("declares", f"takes_more is {sink.takes_more!r}, and not True or False")
     if (held := await sink.open()) != MIN_TIME:
         raise EdgeBroken("fresh", f"started afresh, it says that it holds everything below {held}")
     written: list[Any] = []

@@ -142,7 +142,7 @@ def test_outputs_in_partitions_stay_without_state() -> None:
         assert before
         refused = run("retry", "dead.jsonl", *settings)
         assert refused.returncode == 2
-        assert "'counts' is in partitions" in refused.stderr
+        assert "'counts' takes no outputs but those of its own job" in refused.stderr
         assert "[state]" in refused.stderr
         assert {path: path.read_bytes() for path in before} == before
         assert letters() == ["x", "y", "z"]

@@ -107,6 +107,7 @@ def use_store(config: JobConfig, job: str, act: Callable[[Store], Awaitable[T]])
     from flamecore.runtime.config.options import store_of
     from flamecore.runtime.config.paths import misplaced_state, whole_paths
     from flamecore.runtime.config.plugins import PluginRegistry
+    from flamecore.runtime.tasks.deadlines import Deadlines
 
     plugins = PluginRegistry()
     if (problem := misplaced_state(config, plugins)) is not None:
@@ -116,7 +117,7 @@ def use_store(config: JobConfig, job: str, act: Callable[[Store], Awaitable[T]])
 
     async def run() -> T:
         try:
-            await store.open()
+            await Deadlines(job).store(store.name, config.state.commit_timeout_s).call(store.open(), "open")
             return await act(store)
         finally:
             await store.aclose()

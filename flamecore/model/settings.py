@@ -37,6 +37,8 @@ class JobTable(msgspec.Struct, frozen=True, kw_only=True):
             them. Latency is lower, and a few calls of the states' functions are made again, or in vain.
         sink_timeout_s: Longest time for a sink to store one batch, to make it durable, to open or to close.
         source_timeout_s: Longest time for a source to stop reading, to close, or to acknowledge a snapshot.
+        open_timeout_s: Longest time for a source to open a partition, or to find where a run ends. On several processes
+            `deploy.start_timeout_s` counts, too.
         call_limit_s: Longest time for a call of a user's function; None: any. A call in C that does not return ends its
             process, unless that is the program that has called `Flow.run`.
         grace_s: Longest time for a call of a sink or source once the job ends with an error.
@@ -61,6 +63,7 @@ class JobTable(msgspec.Struct, frozen=True, kw_only=True):
     advance: bool = True
     sink_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 1800.0
     source_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 60.0
+    open_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 1800.0
     call_limit_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
     grace_s: Annotated[float, msgspec.Meta(gt=0)] = 30.0
     take_over: bool = False

@@ -93,7 +93,7 @@ class JobContext:
             SourceError: An end cannot be found.
         """
         if self.history is not None:
-            await self.history.find_ends(self.spec.sources)
+            await self.history.find_ends(self.spec.sources, self.deadlines.find_end)
 
     # -- from epoch to epoch ---------------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from flamecore.runtime.config.flow_loader import load_flow, locate
 from flamecore.runtime.config.job_spec import JobSpec
 from flamecore.runtime.config.read import decode_config
 from flamecore.runtime.config.resolve import resolve
+from flamecore.runtime.engine.limited_store import LimitedStore
 from flamecore.runtime.engine.node import Node
 from flamecore.runtime.engine.planning import make_plan
 from flamecore.runtime.parts.counters import merged
@@ -169,9 +170,10 @@ class NodeContext:
             store, state, deadlines = spec.store(), spec.settings.state, Deadlines.of(spec.settings)
             assert store is not None
             assert state is not None
-            self._close = partial(deadlines.close, deadlines.store(store.name, state.commit_timeout_s), store.aclose)
-            await store.open()
-            self._store = store
+            deadline = deadlines.store(store.name, state.commit_timeout_s)
+            self._close = partial(deadlines.close, deadline, store.aclose)
+            await deadline.call(store.open(), "open")
+            self._store = LimitedStore(store, deadlines, state.commit_timeout_s)
         return self._store
 
     async def aclose(self) -> None:

@@ -227,7 +227,7 @@ class Job(AnyJob):
         workers = range(plan.workers)
         states: Sequence[tuple[object, bool, object]] = ()
         if history is not None:
-            await history.find_ends(self._sources)
+            await history.find_ends(self._sources, deadlines.find_end)
             states = [(front.position, front.ended, front.end) for front in history.fronts]
         await epoch.node.open_sources(self._sources, workers, states)
         sinks = {name: self._sinks[name] for name in plan.rears}

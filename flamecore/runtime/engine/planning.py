@@ -20,6 +20,7 @@ from flamecore.model.plan import Placement, Plan
 from flamecore.model.settings import JobSettings, StateTable
 from flamecore.model.vertices import is_local, note_declaration, user_functions, user_name
 from flamecore.runtime.config import defaults
+from flamecore.runtime.engine.limited_store import LimitedStore
 from flamecore.runtime.engine.state_lease import StateLease
 from flamecore.runtime.state.fronts import Phases
 from flamecore.runtime.state.history import History
@@ -106,21 +107,22 @@ async def open_history(
 
     Raises:
         HeldError: Another run of the job is active.
-        StoreError, JobError: As `History.scan`.
+        StoreError, JobError: As `History.scan`, and if the store does not open in time.
     """
     if store is None:
         return None
     state = settings.state or StateTable()
     deadline = deadlines.store(store.name, state.commit_timeout_s)
     stack.push_async_callback(deadlines.close, deadline, store.aclose)
-    await store.open()
+    await deadline.call(store.open(), "open")
     # The lease before the scan: the contents do not last while another run is active.
     if lost is not None and settings.leased and store.capabilities.durable:
         lease = await StateLease.acquire(
             store, settings.name, lease_s=state.lease_s, lost=lost, take_over=settings.take_over, listed=listed
         )
         await stack.enter_async_context(lease)
-    history = History(store, graph, settings.workers, Phases.of(settings), settings.clock)
+    limited = LimitedStore(store, deadlines, state.commit_timeout_s)
+    history = History(limited, graph, settings.workers, Phases.of(settings), settings.clock)
     await history.scan()
     known = {front.source for front in history.fronts}
     for source in graph.sources:

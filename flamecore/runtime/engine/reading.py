@@ -46,7 +46,7 @@ class Readers:
                 default: from the start.
 
         Raises:
-            SourceError: A partition cannot be opened.
+            SourceError: A partition cannot be opened, or not in time.
         """
         plan = self._plan
         for number, (front, partition) in enumerate(zip(plan.fronts, plan.partitions, strict=True), 1):
@@ -63,9 +63,10 @@ class Readers:
             if again and plan.settings.clock != "wall":
                 self._again.add(front)
             position = position if again else None
-            reader = self._readers[front] = await (
-                source.open(partition, position) if end is None else source.open_until(partition, position, end)
-            )
+            opening = source.open(partition, position) if end is None else source.open_until(partition, position, end)
+            doing = f"open {partition!r}" if partition else "open"
+            deadline = self._deadlines.opening(front.source, source.name)
+            reader = self._readers[front] = await deadline.call(opening, doing)
             # With a limit of its own for each: one reader that hangs does not keep the others open.
             self._edges.push_async_callback(self._deadlines.close, self._deadlines.source(front), reader.aclose)
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
+from typing import Any, Final, Protocol
 
 from flamecore.abc.source import Source
 from flamecore.abc.store import Store
@@ -52,6 +52,16 @@ from flamecore.runtime.state.schema import check_schema, state_schema
 # sources keep their records, and workers their journals, from the oldest snapshot on.
 _RETAINED: Final = 2
 """Number of snapshots kept."""
+
+
+class Limited(Protocol):
+    """A function that awaits a call of a source for as long as the call may take."""
+
+    def __call__(self, source: str, work: Coroutine[Any, Any, Any]) -> Awaitable[Any]: ...
+
+
+async def _unlimited(source: str, work: Coroutine[Any, Any, Any]) -> Any:
+    return await work
 
 
 class History:
@@ -180,19 +190,25 @@ class History:
         self.fronts = fronts
         return self.fronts
 
-    async def find_ends(self, sources: Mapping[str, Source]) -> None:
+    async def find_ends(self, sources: Mapping[str, Source], limited: Limited = _unlimited) -> None:
         """Find where the run ends in the partitions for which that is not decided; `begin` stores it.
 
         Call it after `find_fronts`.
 
+        Args:
+            sources: Sources by name.
+            limited: Awaits the call of a source, whose name it is given, for as long as that may take.
+
         Raises:
-            SourceError: An end cannot be found.
+            SourceError: An end cannot be found, or not in time.
         """
         self.fronts = tuple(
             [
                 front
                 if front.ended or front.end is not None or self._is_past(front)
-                else front._replace(end=await sources[front.source].find_end(front.partition_name))
+                else front._replace(
+                    end=await limited(front.source, sources[front.source].find_end(front.partition_name))
+                )
                 for front in self.fronts
             ]
         )

@@ -200,12 +200,20 @@ class Deadlines:
         job: Name of the job.
         sink_s: Seconds that a call of a sink may take.
         source_s: Seconds that a source may take to stop.
+        open_s: Seconds that a source may take to open.
         grace_s: Seconds that either may take once the job ends with an error.
     """
 
-    def __init__(self, job: str = "", sink_s: float = 1800.0, source_s: float = 60.0, grace_s: float = 30.0) -> None:
+    def __init__(
+        self,
+        job: str = "",
+        sink_s: float = 1800.0,
+        source_s: float = 60.0,
+        grace_s: float = 30.0,
+        open_s: float = 1800.0,
+    ) -> None:
         self.grace_s = grace_s
-        self._job, self._sink_s, self._source_s = job, sink_s, source_s
+        self._job, self._sink_s, self._source_s, self._open_s = job, sink_s, source_s, open_s
         self._shared: dict[str, CallDeadline] = {}
         self._deadlines: list[CallDeadline] = []
         self._shortened = False
@@ -213,7 +221,8 @@ class Deadlines:
     @classmethod
     def of(cls, settings: JobSettings) -> Deadlines:
         """Return new deadlines for the sources and sinks of a job."""
-        return cls(settings.name, settings.sink_timeout_s, settings.source_timeout_s, settings.grace_s)
+        limits = settings.sink_timeout_s, settings.source_timeout_s, settings.grace_s, settings.open_timeout_s
+        return cls(settings.name, *limits)
 
     def shorten(self) -> None:
         """Shorten all deadlines to the grace, because the job ends with an error."""
@@ -241,10 +250,11 @@ class Deadlines:
         self._deadlines.append(deadline)
         return deadline
 
-    def _share(self, who: str, limit_s: float, error: Callable[[str], FlameError]) -> CallDeadline:
-        if who not in self._shared:
-            self._shared[who] = self._deadline(who, limit_s, error)
-        return self._shared[who]
+    def _share(self, who: str, limit_s: float, error: Callable[[str], FlameError], *, key: str = "") -> CallDeadline:
+        key = key or who
+        if key not in self._shared:
+            self._shared[key] = self._deadline(who, limit_s, error)
+        return self._shared[key]
 
     def _hint(self, look: str, key: str, usual_s: float) -> str:
         limit = f"job.{key} says how long it may take"
@@ -278,11 +288,30 @@ class Deadlines:
         who = f"source {front.source!r}" + (f", partition {front.partition}," if front.partition else "")
         return (self._deadline if apart else self._share)(who, self._source_s, error)
 
+    def opening(self, source: str, driver: str = "") -> CallDeadline:
+        """Return the deadline of a source before it reads, one partition after another, always the same."""
+
+        def error(what: str) -> SourceError:
+            hint = self._hint("Check its input.", "open_timeout_s", self._open_s)
+            return SourceError(what, hint=hint, source=source, position=None)
+
+        who = f"source {source!r}" + (f" ({driver})" if driver else "")
+        return self._share(who, self._open_s, error, key=f"opening {who}")
+
+    async def find_end(self, source: str, work: Coroutine[object, object, T]) -> T:
+        """Await a source's answer where a run ends.
+
+        Raises:
+            SourceError: It takes too long.
+        """
+        return await self.opening(source).call(work, "find where the run ends")
+
     def store(self, name: str, limit_s: float) -> CallDeadline:
-        """Return a deadline for the store of snapshots."""
+        """Return a deadline for calls of the store of snapshots, one at a time."""
 
         def error(what: str) -> StoreError:
-            return StoreError(what, hint="Look at the disk or the server it is on.", store=name, blob="")
+            hint = "Look at the disk or the server it is on. If it is only slow: state.commit_timeout_s says how long "
+            return StoreError(what, hint=f"{hint}it may take.", store=name, blob="")
 
         return self._deadline(f"store {name!r}", limit_s, error)
 

@@ -22,6 +22,7 @@ from flamecore.runtime.config.resolve import resolve
 from flamecore.runtime.state.fronts import Phases
 from flamecore.runtime.state.migration import StatePlan, plan_migration
 from flamecore.runtime.state.scan import scan
+from flamecore.runtime.tasks.deadlines import Deadlines
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +161,7 @@ async def _plan(old: JobSpec, new: JobSpec, *, accepted: bool) -> StatePlan | No
     # Another store object: the open one belongs to the loop of the job.
     store = old.store()
     assert store is not None
-    await store.open()
+    await Deadlines().store(store.name, old.config.state.commit_timeout_s).call(store.open(), "open")
     try:
         if not (await scan(store)).snapshots:
             return None

@@ -15,7 +15,9 @@ def ended(*errors: FlameError, welcome: bool = True) -> BaseException | None:
     """End a session with errors; return what it has ended with."""
 
     async def end() -> BaseException | None:
-        session = ControlSession({"node": "w0", "job": "words", "control": "supervisor-1", "role": "worker"})
+        session = ControlSession(
+            {"node": "w0", "job": "words", "job_name": "words", "control": "supervisor-1", "role": "worker"}
+        )
         session.over, session.welcome = asyncio.get_running_loop().create_future(), welcome
         for error in errors:
             session.end(error)
@@ -45,7 +47,9 @@ def test_the_first_error_counts() -> None:
 
 def test_a_process_without_parts_in_an_epoch_is_no_peer_in_it() -> None:
     """Its loss is no fault of the epoch, and no connection waits for it."""
-    session = ControlSession({"node": "w0", "job": "words", "control": "at-control", "role": "worker"})
+    session = ControlSession(
+        {"node": "w0", "job": "words", "job_name": "words", "control": "at-control", "role": "worker"}
+    )
     session.learn([("worker/0", "at-w0"), ("worker/1", "at-w1"), ("acker/0", "at-control")])
     assert session.concerns("at-w1")
     session.learn([("worker/0", "at-w0"), ("acker/0", "at-control")])

@@ -568,3 +568,26 @@ def payload_types(graph: Graph) -> Iterator[object]:
         yield from vertex.types
         for function in user_functions(vertex):
             yield from hints_of(function).values()
+
+
+def crossing_types(graph: Graph) -> Iterator[tuple[Vertex, object]]:
+    """Yield the declared types of items that go from worker to worker or to a rear, each with where they go to.
+
+    They are those of a sink, of the parameters of a key function or of a map before which items change the worker, and
+    of the results of a map right before that.
+    """
+    for vertex in graph.vertices:
+        takes: list[Callable[..., object]] = []
+        if isinstance(vertex, Sink):
+            yield vertex, vertex.type
+        elif vertex.route is None:
+            continue
+        if isinstance(vertex.route, ByKey):
+            takes.append(vertex.route.key)
+        if isinstance(vertex, Map) and vertex.shape in ("many", "one", "filter", "inspect"):
+            takes.append(vertex.function)
+        for function in takes:
+            yield from ((vertex, hint) for name, hint in hints_of(function).items() if name != "return")
+        for before in graph.predecessors(vertex):
+            if isinstance(before, Map) and before.shape == "one":
+                yield vertex, hints_of(before.function).get("return", object)

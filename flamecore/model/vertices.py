@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Literal, NamedTuple, Protocol, TypeVar
 
-from flamecore.errors import GraphError
+from flamecore.errors import FlameError, GraphError
 from flamecore.model.hashing import refuse_unhashable, stable_hash
 from flamecore.model.types import returned
 
@@ -16,6 +16,7 @@ USABLE_KEYS: Final = "Use a tuple, or frozenset for a set; text, bytes and numbe
 
 Payload = Any
 V = TypeVar("V", bound="Vertex")
+E = TypeVar("E", bound=FlameError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -485,7 +486,7 @@ def user_functions(vertex: Vertex) -> Iterator[Callable[..., object]]:
         yield vertex.route.function
 
 
-def note_declaration(error: GraphError, vertex: Vertex) -> GraphError:
+def note_declaration(error: E, vertex: Vertex) -> E:
     """Add the place where the flow declares the vertex to an error; return the error."""
     if vertex.declared:
         error.add_note(f"  declared  {vertex.declared}")

@@ -107,6 +107,10 @@ class Codec:
             before = ", ".join(repr(one.name) for one in graph.predecessors(vertex))
             self._vertices.append((vertex.name, f"{vertex.name!r}, from {before}"))
 
+    def unable(self, hint: object) -> CodecError | None:
+        """Return the error of a declared class no value of which can cross; see `TypeTable.unable`."""
+        return self._types.unable(hint)
+
     def relearn(self, graph: Graph) -> None:
         """Replace all types by those of another version of the graph.
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import Final, get_args, get_origin
+from inspect import isabstract
+from types import UnionType
+from typing import Annotated, Final, Union, get_args, get_origin
 
 from flamecore.errors import CodecError
 from flamecore.model import messages
@@ -24,6 +26,9 @@ from flamecore.runtime.codec.wire import unreadable
 from flamecore.suggest import suggestion
 
 Entry = FieldCodec | Enumeration | Standard | TypeCodec | arrays.Scalars
+
+_GENERAL: Final = frozenset(("builtins", "typing", "collections", "collections.abc", "abc", "numbers"))
+"""Modules whose classes stand for others, or cross as they are."""
 
 _PLAIN_VALUES: Final = "Use plain values, tuples, NamedTuples, dataclasses or enums"
 
@@ -193,6 +198,26 @@ class TypeTable:
             self._by_type[kind] = entry
         return entry
 
+    def unable(self, hint: object) -> CodecError | None:
+        """Return the error of a declared class no value of which can cross, also within others; None: all may.
+
+        Of a union one class may be the only one that comes, and a class may stand for those below it: these are not
+        looked at.
+        """
+        if get_origin(hint) in (Union, UnionType):
+            others = [one for one in get_args(hint) if one is not type(None)]
+            return self.unable(others[0]) if len(others) == 1 else None
+        kind = get_origin(hint) or hint
+        if isinstance(kind, type) and self._is_unable(kind):
+            return self.refusal(kind)
+        inner = (self.unable(one) for one in get_args(hint) if isinstance(kind, type) or kind is Annotated)
+        return next(filter(None, inner), None)
+
+    def _is_unable(self, kind: type) -> bool:
+        if kind in self._by_type or kind.__module__ in _GENERAL or getattr(kind, "_is_protocol", False):
+            return False
+        return not isabstract(kind) and not kind.__subclasses__() and arrays.entry_for(kind) is None
+
     def named(self, name: str) -> Entry:
         """Return the codec that reads values under a name.
 
@@ -214,8 +239,8 @@ class TypeTable:
         own = {entry.name for entry in _own().values()} | {INTEGERS.name}
         return [name for name in self._by_name if name not in own]
 
-    def refusal(self, kind: type, value: object) -> CodecError:
-        """Return the error of a class that cannot cross, with the reason and a remedy."""
+    def refusal(self, kind: type, *values: object) -> CodecError:
+        """Return the error of a class that cannot cross, with the reason, a remedy, and the value if there is one."""
         title = _title(kind)
         if full_name(kind) in self._clashes and kind in self._clashes[full_name(kind)]:
             why, hint = "another class of the flow has the same name", "Give each a name: flow.codec(Class, name=…)."
@@ -226,7 +251,8 @@ class TypeTable:
             why = "it is not made of fields"
             hint = f"{_PLAIN_VALUES}, or say how: flow.codec({kind.__name__}, encode=…, decode=…)."
         return CodecError(
-            f"a value of type {title} cannot cross a process boundary, since {why}: {shorten_repr(value)}",
+            f"a value of type {title} cannot cross a process boundary, since {why}"
+            + "".join(f": {shorten_repr(value)}" for value in values),
             hint=hint,
             type_name=kind.__qualname__,
         )

@@ -19,14 +19,15 @@ from flamecore.abc.config import AUTO, HERE, Choice, Edge, JobConfig, SinkEdge
 from flamecore.abc.host import NodeHost
 from flamecore.abc.sink import PartitionedSink, Sink
 from flamecore.abc.source import EdgeContext, Source
-from flamecore.errors import ConfigError
+from flamecore.errors import ConfigError, FlameError
 from flamecore.model.failure import DeadLetter
 from flamecore.model.flow import FlowGraph
-from flamecore.model.graph import Graph
+from flamecore.model.graph import Graph, crossing_types
 from flamecore.model.ordered import Marking, Ordered
 from flamecore.model.plan import DEAD_LETTERS
 from flamecore.model.vertices import Source as SourceVertex
-from flamecore.model.vertices import Vertex
+from flamecore.model.vertices import Vertex, note_declaration
+from flamecore.runtime.codec.codec import Codec
 from flamecore.runtime.config import defaults
 from flamecore.runtime.config.job_spec import Drivers, FlowCode, JobSpec
 from flamecore.runtime.config.operators import plugin_operators
@@ -327,8 +328,9 @@ class SpecBuilder:
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
-def unmet_requirements(spec: JobSpec) -> Iterator[ConfigError]:
+def unmet_requirements(spec: JobSpec) -> Iterator[FlameError]:
     """Yield the requirements that the parts of a job cannot meet."""
+    yield from _uncrossable(spec)
     yield from _own_outputs(spec)
     yield from _shared_inputs(spec)
     if spec.config.state.use is None:
@@ -357,6 +359,17 @@ def _wall_clock(spec: JobSpec) -> Iterator[ConfigError]:
                 hint='Set job.clock = "wall", or have it wait for a number of items, or for the watermark.',
                 path="job.clock",
             )
+
+
+def _uncrossable(spec: JobSpec) -> Iterator[FlameError]:
+    """Yield an error for each declared class whose values would go from process to process, and cannot."""
+    if spec.embedded or spec.graph is None:
+        return
+    codec, told = Codec.of(spec.graph), set[str]()
+    for vertex, hint in crossing_types(spec.graph):
+        if (error := codec.unable(hint)) is not None and error.type_name not in told:
+            told.add(error.type_name)
+            yield note_declaration(error.going_to(vertex.name, f"{vertex!r}"), vertex)
 
 
 def _shared_inputs(spec: JobSpec) -> Iterator[ConfigError]:

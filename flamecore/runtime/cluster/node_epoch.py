@@ -33,6 +33,7 @@ from flamecore.runtime.tasks.deadlines import Deadlines
 from flamecore.runtime.tasks.epoch_transport import EpochTransport
 from flamecore.runtime.tasks.event_loop import BackgroundTasks
 from flamecore.runtime.tasks.load import WorkerLoad
+from flamecore.runtime.tasks.watch import told_of_calls
 
 
 class NodeEpoch:
@@ -188,7 +189,8 @@ def _resolve_spec(assignment: Assignment, spare: Path | None) -> JobSpec:
     reference, folder = assignment.flow[0], Path(assignment.flow[1])
     if spare is not None:
         reference, folder = locate(reference, folder, spare)
-    flow = load_flow(reference, folder)
+    with told_of_calls():
+        flow = load_flow(reference, folder)
     spec = resolve(decode_config(assignment.config), flow)
     spec.problems.raise_first()
     if assignment.code and spec.code != assignment.code:

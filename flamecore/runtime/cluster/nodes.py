@@ -43,8 +43,8 @@ _REMIND_S: Final = 30.0
 _SHOWN: Final = 4
 """Most late nodes that an error describes."""
 _START_HINT: Final = (
-    "Look at the workers' log lines above; each must reach the supervisor, import the flow and open what it reads. "
-    "deploy.start_timeout_s is how long they may take."
+    "Look at the workers' log lines above, which name the line of a long import; each must reach the supervisor, "
+    "import the flow and open what it reads. deploy.start_timeout_s is how long they may take."
 )
 _JOIN_HINT: Final = (
     "flamestream check says the commands that start them; each must reach the supervisor and import the flow, and says "

@@ -7,7 +7,8 @@ import ctypes
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from time import monotonic
 from types import FrameType
@@ -28,6 +29,8 @@ _TOLD_S: Final = 10.0
 
 _OWN: Final = ("flamecore.", "flamestream_")
 """Modules of the engine and its plugins, which call the functions of the user."""
+_IMPORTS: Final = "importlib"
+"""The module that stands between the engine and a module of the user."""
 
 _LOOK_S: Final = ROUND_S / 2
 _IDLE: Final = 3
@@ -149,9 +152,10 @@ def call_of(thread: int) -> Call | None:
     frame = sys._current_frames().get(thread)
     line, user = frame, None
     while frame is not None:
-        if frame.f_globals.get("__name__", "").startswith(_OWN):
+        module = frame.f_globals.get("__name__", "")
+        if module.startswith(_OWN):
             break
-        user, frame = frame, frame.f_back
+        user, frame = user if module.startswith(_IMPORTS) else frame, frame.f_back
     return None if user is None or frame is None or line is None else Call(user, line)
 
 
@@ -166,6 +170,24 @@ def tell_of_call(thread: int, lasted_s: float) -> None:
         logger().warning(
             events.CALL_LASTED, function=call.name, at=call.at, lasted_s=round(lasted_s, 1), pid=os.getpid()
         )
+
+
+@contextmanager
+def told_of_calls() -> Iterator[None]:
+    """Log, from time to time, the user's code that this thread is in within the block, such as a module's import."""
+    thread, began, over = threading.get_ident(), monotonic(), threading.Event()
+
+    def look() -> None:
+        while not over.wait(_TOLD_S):
+            tell_of_call(thread, monotonic() - began)
+
+    looking = threading.Thread(target=look, name="flamestream-calls", daemon=True)
+    looking.start()
+    try:
+        yield
+    finally:
+        over.set()
+        looking.join()
 
 
 _end_process: Callable[[str], None] | None = None

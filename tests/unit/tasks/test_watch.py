@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import sys
 import threading
 import time
 from collections.abc import MutableMapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,9 +17,10 @@ from structlog.testing import capture_logs
 
 import flamecore as fc
 from flamecore.errors import CallLimitError, OperationError
+from flamecore.runtime.config.flow_loader import load_flow
 from flamecore.runtime.operators.rounds import Rounds
 from flamecore.runtime.tasks import watch as watching_module
-from flamecore.runtime.tasks.watch import ThreadWatch, end_process_by, watch
+from flamecore.runtime.tasks.watch import ThreadWatch, end_process_by, told_of_calls, watch
 
 
 def until_over(rounds: Rounds) -> None:
@@ -155,3 +158,32 @@ def test_a_watch_that_sleeps_is_woken_by_work() -> None:
             eye.release()
 
     asyncio.run(main())
+
+
+def test_the_line_of_a_long_import_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[dict[str, Any]] = []
+
+    class Log:
+        def warning(self, event: str, **facts: Any) -> None:
+            told.append({"event": event, **facts})
+            (tmp_path / "go").touch()
+
+    monkeypatch.setattr(watching_module, "_TOLD_S", 0.01)
+    monkeypatch.setattr(watching_module, "logger", Log)
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    lines = [
+        "import time",
+        "from pathlib import Path",
+        "import flamecore as fc",
+        "def wait():",
+        f"    while not Path({str(tmp_path / 'go')!r}).exists():",
+        "        time.sleep(0.001)",
+        "wait()",
+        'flow = fc.Flow("late")',
+    ]
+    (tmp_path / "late_flow.py").write_text("\n".join(lines))
+    with told_of_calls():
+        assert load_flow("late_flow.py", tmp_path).name == "late"
+    assert told[0]["event"] == "call.lasted"
+    assert told[0]["function"] == "<module>"
+    assert told[0]["pid"] == os.getpid()

@@ -13,7 +13,7 @@ import json
 import os
 import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from io import FileIO
 from typing import Any, Final
@@ -27,6 +27,7 @@ from flamecore.runtime.config.paths import FLOW, base_of
 from flamecore.runtime.config.read import config_of_node, decode_config, encode_config
 from flamecore.runtime.config.resolve import resolve
 from flamecore.runtime.tasks.event_loop import exit_without_waiting
+from flamecore.runtime.tasks.watch import told_of_calls
 from flamecore.toolkit.local_processes import ending_of, pass_on
 from flamecore.toolkit.processes import command_of, environment
 
@@ -89,7 +90,7 @@ async def try_version(config: JobConfig, limit_s: float) -> None:
                 await asyncio.wait((passing,), timeout=_LAST_WORDS_S)
     except TimeoutError:
         raise JobError(
-            f"the flow has not been imported after {limit_s:g} s",
+            f"the flow has not been imported after {limit_s:g} s{_tail(lines)}",
             hint="Does one of its modules wait for something? deploy.start_timeout_s says how long it may take.",
         ) from None
     finally:
@@ -105,14 +106,17 @@ async def try_version(config: JobConfig, limit_s: float) -> None:
 
 
 def _ended(config: JobConfig, how: str, lines: deque[str]) -> ConfigError:
-    tail = "".join(f"\n    {line}" for line in lines)
     return ConfigError(
-        f"{config.job.flow} cannot be imported: the process that tried it {how}"
-        + (f"; its last lines:{tail}" if tail else ""),
+        f"{config.job.flow} cannot be imported: the process that tried it {how}{_tail(lines)}",
         hint="The job goes on with its version. Find the module that ends the interpreter: python -X faulthandler -c "
         "'import …' shows where.",
         path="job.flow",
     )
+
+
+def _tail(lines: Collection[str]) -> str:
+    """Return the last lines of the process, for an error; empty if it has said nothing."""
+    return "; its last lines:" + "".join(f"\n    {line}" for line in lines) if lines else ""
 
 
 def _check(answer: bytes) -> None:
@@ -129,7 +133,8 @@ def _tried(config: JobConfig) -> dict[str, object]:
     """Import a flow and find its drivers; return the error as plain values, empty if there is none."""
     try:
         # The host starts nodes in the supervisor alone, and is known there.
-        spec = resolve(config_of_node(config), load_flow(config.job.flow, base_of(config, FLOW)))
+        with told_of_calls():
+            spec = resolve(config_of_node(config), load_flow(config.job.flow, base_of(config, FLOW)))
         spec.problems.raise_first()
     except FlameError as error:
         return _plain(error.what, error.hint, getattr(error, "path", ""), getattr(error, "__notes__", ()))

@@ -66,6 +66,10 @@ class CallDeadline:
         self._timer: asyncio.TimerHandle | None = None
         self._failed: asyncio.Future[None] | None = None
 
+    def concern(self, who: str, error: Callable[[str], FlameError]) -> None:
+        """Set whose call is next; arguments as of the class."""
+        self._who, self._make_error = who, error
+
     def during(self, doing: str, size: int = 0) -> CallDeadline:
         """Limit the time of a block that calls the driver: `with deadline.during(…):`.
 
@@ -250,11 +254,10 @@ class Deadlines:
         self._deadlines.append(deadline)
         return deadline
 
-    def _share(self, who: str, limit_s: float, error: Callable[[str], FlameError], *, key: str = "") -> CallDeadline:
-        key = key or who
-        if key not in self._shared:
-            self._shared[key] = self._deadline(who, limit_s, error)
-        return self._shared[key]
+    def _share(self, who: str, limit_s: float, error: Callable[[str], FlameError]) -> CallDeadline:
+        if who not in self._shared:
+            self._shared[who] = self._deadline(who, limit_s, error)
+        return self._shared[who]
 
     def _hint(self, look: str, key: str, usual_s: float) -> str:
         limit = f"job.{key} says how long it may take"
@@ -289,14 +292,17 @@ class Deadlines:
         return (self._deadline if apart else self._share)(who, self._source_s, error)
 
     def opening(self, source: str, driver: str = "") -> CallDeadline:
-        """Return the deadline of a source before it reads, one partition after another, always the same."""
+        """Return the deadline of sources before they read, which open one after another, for the next call of one."""
 
         def error(what: str) -> SourceError:
             hint = self._hint("Check its input.", "open_timeout_s", self._open_s)
             return SourceError(what, hint=hint, source=source, position=None)
 
         who = f"source {source!r}" + (f" ({driver})" if driver else "")
-        return self._share(who, self._open_s, error, key=f"opening {who}")
+        # One for all: with a timer for each, a thousand sources would keep a processor busy.
+        deadline = self._share("opening", self._open_s, error)
+        deadline.concern(who, error)
+        return deadline
 
     async def find_end(self, source: str, work: Coroutine[object, object, T]) -> T:
         """Await a source's answer where a run ends.

@@ -42,7 +42,13 @@ def register(spark: Any) -> None:
     """Register the data source "flamestream" in a session.
 
     Needed where the session does not find it by itself.
+
+    Raises:
+        MissingDependencyError: This Spark has no data sources in Python: 3.5.
     """
+    from flamestream_spark.compat import data_sources
+
+    data_sources()
     from flamestream_spark import datasource
 
     datasource.register(spark)

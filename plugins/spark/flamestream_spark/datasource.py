@@ -21,21 +21,19 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
     DataSourceReader,
-    DataSourceStreamArrowWriter,
     DataSourceStreamReader,
     InputPartition,
     WriterCommitMessage,
 )
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from flamecore.errors import ConfigError, SourceError
+from flamestream_spark.compat import arrow_schema, arrow_stream_writer
 from flamestream_spark.spool.parts import write_parts
 from flamestream_spark.spool.spool import Spool
-from flamestream_spark.storage.hadoop import has_file_system
 from flamestream_spark.storage.place import Place
 from flamestream_spark.storage.places import place_of
 from flamestream_spark.tables.columns import check, types_of
-from flamestream_spark.tables.outputs import NAME, Offset, Output, has_grown, output_of
+from flamestream_spark.tables.outputs import NAME, Offset, Output, output_of
 
 BATCHES: Final = "df.write"
 """The query in the names of batches that no query numbers."""
@@ -44,6 +42,7 @@ _BATCH: Final = "streaming.sql.batchId"
 _QUERY: Final = "sql.streaming.queryId"
 _SPREAD: Final = 8
 """Files between two offsets are read by so many tasks at most."""
+_ArrowWriter: Final[Any] = arrow_stream_writer()
 
 
 class FlamestreamDataSource(DataSource):
@@ -74,12 +73,12 @@ class FlamestreamDataSource(DataSource):
         )
 
     def reader(self, schema: Any) -> DataSourceReader:
-        return OutputReader(self._place().url, to_arrow_schema(schema))
+        return OutputReader(self._place().url, arrow_schema(schema))
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:
-        return OutputStream(self._place().url, to_arrow_schema(schema))
+        return OutputStream(self._place().url, arrow_schema(schema))
 
-    def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamArrowWriter:
+    def streamWriter(self, schema: Any, overwrite: bool) -> SpoolWriter:
         spool = self._spool()
         if overwrite:
             raise spool.error(
@@ -131,21 +130,6 @@ def register(spark: Any) -> None:
     A session that is made after the installation finds it by itself.
     """
     spark.dataSource.register(FlamestreamDataSource)
-
-
-def read_output(spark: Any, url: str) -> Any:
-    """Return a DataFrame of the files of a job's output.
-
-    Spark reads them where its session has the file system; otherwise this data source does, by fsspec.
-
-    Args:
-        spark: The session.
-        url: A folder or a URL, with files.
-    """
-    if has_file_system(spark, url):
-        return spark.read.option("mergeSchema", has_grown(place_of(url, "path"))).parquet(url)
-    register(spark)
-    return spark.read.format(NAME).load(url)
 
 
 # -- outputs of a job ------------------------------------------------------------------------------------------------
@@ -208,8 +192,9 @@ class OutputStream(DataSourceStreamReader):
     def initialOffset(self) -> Offset:
         return {"run": "", "time": 0}
 
-    def latestOffset(self, start: Offset, limit: Any) -> Offset:
-        return _output(self._url).latest(start, getattr(limit, "maxFiles", None))
+    # Before 4.2 Spark asks without arguments, and each offset is the newest one.
+    def latestOffset(self, start: Offset | None = None, limit: Any = None) -> Offset:
+        return _output(self._url).latest(start or self.initialOffset(), getattr(limit, "maxFiles", None))
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         return _spread(_output(self._url).between(start, end))
@@ -228,7 +213,7 @@ class Written(WriterCommitMessage):
         self.parts, self.query = tuple(parts), query
 
 
-class SpoolWriter(DataSourceStreamArrowWriter):
+class SpoolWriter(_ArrowWriter):
     """Writes batches into a spool, each once."""
 
     def __init__(self, folder: str) -> None:
@@ -306,4 +291,4 @@ def _complete(spool: Spool, number: int, messages: Sequence[WriterCommitMessage 
     return spool.complete(number, [(name, rows) for _, name, rows in parts], query)
 
 
-__all__ = ["NAME", "FlamestreamDataSource", "read_output", "register"]
+__all__ = ["NAME", "FlamestreamDataSource", "register"]

@@ -47,7 +47,8 @@ from flamestream_spark.spool.spool import Spool
 from flamestream_spark.storage.place import local_path
 from flamestream_spark.storage.places import made, place_of
 from flamestream_spark.tables.arrow import TIMES, Form, remedy, untyped_told, warn_untyped
-from flamestream_spark.tables.columns import folds_case, kept_types
+from flamestream_spark.tables.columns import folds_case, kept_types, schema_of
+from flamestream_spark.tables.outputs import read_output
 
 _EDGE: Final = "spark-frame"
 _PIECE: Final = 65_536
@@ -135,7 +136,7 @@ def _run(
         types[DEAD_LETTERS] = DeadLetter
     orders = {name: _columns(order_by, name) for name in given}
     written = {name: type_ for name, type_ in types.items() if f"sink.{name}.use" not in extra}
-    schemas = [frame.schema for frame in given.values()]
+    schemas = [schema_of(frame, name) for name, frame in given.items()]
     for name, type_ in written.items():
         if name != DEAD_LETTERS:
             extra.setdefault(f"sink.{name}.types", kept_types(type_, schemas, folded=folds_case(spark)))
@@ -269,8 +270,6 @@ def _written_to(outputs: Mapping[str, str]) -> dict[str, Any]:
 def _written(spark: Any, url: str, type_: Any, types: Mapping[str, str] | None) -> Any:
     """Return a DataFrame of what a sink has written, which may be nothing."""
     if any(name.startswith("part-") for name in place_of(url, "scratch").names()):
-        from flamestream_spark.datasource import read_output
-
         return read_output(spark, url)
     return spark.createDataFrame(Form.of(type_, times=True, types=types).schema.empty_table())
 

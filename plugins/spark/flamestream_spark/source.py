@@ -21,6 +21,7 @@ from flamecore.abc.paths import FilePath
 from flamecore.abc.source import EdgeContext, Reader, Source, SourceCapabilities
 from flamecore.errors import ConfigError, FlameError, SourceError
 from flamecore.toolkit.places import covers, is_url, within
+from flamestream_spark import register
 from flamestream_spark.queries import Query
 from flamestream_spark.scratch import make_temporary, remove_temporary
 from flamestream_spark.session.session import (
@@ -43,6 +44,7 @@ from flamestream_spark.storage.place import local_path
 from flamestream_spark.storage.places import place_of
 from flamestream_spark.tables.columns import arrow_schema, column_of, fitted, taken
 from flamestream_spark.tables.delta import frame_of, open_table, unknown_to
+from flamestream_spark.tables.outputs import NAME
 from flamestream_spark.tables.payloads import Payloads
 
 FILE_FORMATS: Final = ("parquet", "json", "csv", "text", "orc", "xml", "binaryFile", "delta")
@@ -335,10 +337,8 @@ class SparkSource(Source):
             if not self.options.stream:
                 return frame_of(spark, paths[0], self.options.read, self.context.name)
             open_table(paths[0], self.options.read, self.context.name)
-            from flamestream_spark import datasource
-
-            datasource.register(spark)
-            return spark.readStream.format(datasource.NAME).load(paths[0])
+            register(spark)
+            return spark.readStream.format(NAME).load(paths[0])
         return frame
 
     def _chosen(self, frame: Any, columns: Sequence[str], extra: Sequence[str] = ()) -> Any:

@@ -44,7 +44,8 @@ from flamestream_spark.storage.objects import check_url
 from flamestream_spark.storage.place import Place, local_path
 from flamestream_spark.storage.places import made, place_of
 from flamestream_spark.tables.arrow import untyped_told, warn_untyped
-from flamestream_spark.tables.columns import folds_case, kept_types
+from flamestream_spark.tables.columns import folds_case, kept_types, schema_of
+from flamestream_spark.tables.outputs import read_output
 
 _TAKE_OVER: Final = "spark.sql.streaming.stopActiveRunOnRestart"
 """Spark's option for a query that is started again while it runs: whether the new run takes over, or is refused."""
@@ -130,7 +131,7 @@ def stream(
             # Without the word of the program nothing that was delivered goes, even if the state has gone.
             options["mode"] = "replace" if replace else "resume"
             options["types"] = kept_types(
-                sink.type, [frame.schema for frame in given.values()], folded=folds_case(spark)
+                sink.type, [schema_of(frame, source) for source, frame in given.items()], folded=folds_case(spark)
             )
             chosen |= {f"sink.{sink.name}.{key}": value for key, value in options.items()}
     spec = resolve(make_config(from_program(chosen | extra)), flow)
@@ -301,8 +302,6 @@ class Streaming:
         url = self._outputs[name]
         if not any(file.startswith("part-") for file in place_of(url, "checkpoint").names()):
             raise ConfigError(f"sink {name!r} has taken nothing yet", hint="Wait for some.", path=f"sink.{name}")
-        from flamestream_spark.datasource import read_output
-
         with told_of_end(self._spark):
             return read_output(self._spark, url)
 

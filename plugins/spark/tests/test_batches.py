@@ -14,7 +14,7 @@ import flamecore as fc
 from flamestream_spark.spool import reader
 from flamestream_spark.spool.spool import Spool
 
-pytestmark = [pytest.mark.usefixtures("spark")]
+pytestmark = [pytest.mark.usefixtures("data_source", "spark")]
 
 
 def collect(folder: Path) -> list[Any]:

@@ -94,6 +94,7 @@ def test_one_command_runs_the_job_on_spark_as_it_runs_here(tmp_path: Path) -> No
     assert index(tmp_path / "here") == index(tmp_path / "spark")
 
 
+@pytest.mark.spark4
 def test_a_dump_of_pages_in_xml_gives_the_same_on_spark_as_here(tmp_path: Path) -> None:
     beside = EXAMPLES.parents[1] / "shared" / "data"
     dump = Path(os.environ.get("FLAMESTREAM_DATA", beside), "wikipedia", "test_index_small_dump.xml")

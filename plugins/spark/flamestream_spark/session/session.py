@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from flamecore.errors import ConfigError, MissingDependencyError
 from flamecore.toolkit.closing import leave_to_library
+from flamestream_spark.compat import tags_of
 from flamestream_spark.session.java import find_java, started_quietly
 from flamestream_spark.session.master import (
     given_to_spark,
@@ -209,7 +210,7 @@ def owned_by_thread(session: Any) -> Iterator[None]:
         return
     context = _context(session)
     held = {name: context.getLocalProperty(name) for name in _INHERITED} if context is not None else {}
-    token = _owner.set(_Owner(held, frozenset(session.getTags())))
+    token = _owner.set(_Owner(held, tags_of(session)))
     try:
         yield
     finally:
@@ -248,7 +249,7 @@ def _enter_owner(session: Any) -> frozenset[str]:
     if context is not None:
         for name, value in owner.properties.items():
             context.setLocalProperty(name, value)
-    new = owner.tags.difference(session.getTags())
+    new = owner.tags.difference(tags_of(session))
     for tag in new:
         session.addTag(tag)
     return new

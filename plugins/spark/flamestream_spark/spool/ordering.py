@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, Final, NamedTuple
 
 from flamecore.errors import SourceError
+from flamestream_spark.compat import file_metadata, refers
 from flamestream_spark.spool.parts import FILE, PLACE, START
 from flamestream_spark.tables.columns import column_of, numbered, sortable, told_apart
 
@@ -194,7 +195,7 @@ def _placed(frame: Any) -> Any | None:
         return None
     said = ("file_path", "file_block_start", "file_block_length", "file_size")
     try:
-        about = frame.metadataColumn("_metadata")
+        about = file_metadata(frame)
         placed = frame.select("*", *(about.getField(of).alias(name) for of, name in zip(said, PLACE, strict=True)))
         placed.schema  # noqa: B018 - over Spark Connect it is not known before whether there are such columns
     except AnalysisException:
@@ -228,7 +229,7 @@ def _remote_from_files(plan: Any) -> bool:
 
     Only the part of the plan in the client is known: no table, no query.
     """
-    while type(plan).__name__ in _KEEPING_REMOTE and not plan._references:
+    while type(plan).__name__ in _KEEPING_REMOTE and not refers(plan):
         plan = plan._child
     return type(plan).__name__ == "DataSource"
 

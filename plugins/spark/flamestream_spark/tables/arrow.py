@@ -26,6 +26,7 @@ from flamecore.suggest import suggestion
 from flamecore.toolkit.records.plain import Unencodable, cell, encode
 from flamecore.toolkit.records.shapes import Column, record_columns, tuple_columns
 from flamecore.toolkit.records.tables import Table
+from flamestream_spark.compat import spark_schema
 
 TIMES: Final = ("_time", "_front", "_place")
 """Columns that order outputs: the two parts of the global time, and the place among the outputs of that time."""
@@ -434,9 +435,7 @@ def _with_intervals(schema: Any) -> Any:
     """
     if not any(pa.types.is_duration(kind) for kind in schema.types):
         return schema
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    return schema.with_metadata({_SPARK_SCHEMA: from_arrow_schema(schema).json()})
+    return schema.with_metadata({_SPARK_SCHEMA: spark_schema(schema).json()})
 
 
 def _times(orders: Sequence[bytes]) -> tuple[Any, Any, Any]:

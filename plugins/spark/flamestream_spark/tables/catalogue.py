@@ -16,6 +16,7 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from flamecore.errors import SinkError
+from flamestream_spark.compat import spark_schema
 from flamestream_spark.session.messages import gist
 
 _OPTIONS: Final[dict[str, dict[str, str]]] = {"csv": {"header": "true"}}
@@ -38,10 +39,8 @@ class Listing:
     """
 
     def __init__(self, session: Any, table: str, folder: Path, format: str, schema: Any, sink: str) -> None:
-        from pyspark.sql.pandas.types import from_arrow_schema
-
         self._session, self._table, self._folder, self._sink = session, table, folder.absolute(), sink
-        self._format, self._columns = format, from_arrow_schema(schema, prefer_timestamp_ntz=True)
+        self._format, self._columns = format, spark_schema(schema)
 
     def check(self) -> None:
         """Check that the table can be made, or is one of that folder.

@@ -11,11 +11,12 @@ from typing import Any, Final, NamedTuple
 from flamecore.errors import SourceError
 from flamecore.suggest import suggestion
 from flamecore.toolkit.records.tables import Table
+from flamestream_spark.compat import TYPES, arrow_type, collation_of
+from flamestream_spark.compat import arrow_schema as arrow_schema_of
 from flamestream_spark.spool.parts import FOLDED
 from flamestream_spark.tables.arrow import named_type
 
 _RESERVED: Final = "__flamestream_"
-_ZONE: Final = "UTC"
 _NO_ZONE: Final = "timestamp_ntz"
 
 
@@ -40,7 +41,7 @@ def fitted(frame: Any, source: str) -> Any:
     Raises:
         SourceError: A column has a type without a value in Python, or a name that cannot be told from another.
     """
-    schema = frame.schema
+    schema = schema_of(frame, source)
     check(schema, source)
     types = [_without_void(field.dataType) for field in schema.fields]
     if all(kind is field.dataType for kind, field in zip(types, schema.fields, strict=True)):
@@ -49,6 +50,29 @@ def fitted(frame: Any, source: str) -> Any:
 
     columns = (functions.col(str(place)).cast(kind) for place, kind in enumerate(types))
     return numbered(frame).select(*columns).toDF(*schema.names)
+
+
+def schema_of(frame: Any, source: str) -> Any:
+    """Return the columns of a DataFrame, as PySpark has them.
+
+    Args:
+        frame: The DataFrame.
+        source: Name of the source, for errors.
+
+    Raises:
+        SourceError: One is of a type that Spark has, and PySpark does not, as calendar intervals in 3.5.
+    """
+    from pyspark.errors import PySparkValueError
+
+    try:
+        return frame.schema
+    except PySparkValueError as error:
+        raise SourceError(
+            f"source {source!r}: a column has a type that this PySpark does not know: {error}",
+            hint="Make a text of it: df.selectExpr(…, 'cast(COLUMN as string) as COLUMN').",
+            source=source,
+            position="",
+        ) from error
 
 
 def alike(name: str, names: Iterable[str], *, folded: bool) -> list[str]:
@@ -118,9 +142,7 @@ def taken(frame: Any, names: Any) -> Any:
 
 def arrow_schema(frame: Any) -> Any:
     """Return the schema of a fitted DataFrame in Arrow; times with a zone are in UTC."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    schema = to_arrow_schema(frame.schema, timezone=_ZONE)
+    schema = arrow_schema_of(frame.schema)
     return schema.with_metadata({FOLDED: b""}) if folds_case(frame.sparkSession) else schema
 
 
@@ -173,8 +195,7 @@ def check(schema: Any, source: str) -> None:
 
 def _unfit(schema: Any) -> Iterator[Unfit]:
     from pyspark.errors import PySparkException
-    from pyspark.sql.pandas.types import to_arrow_type
-    from pyspark.sql.types import CalendarIntervalType, YearMonthIntervalType
+    from pyspark.sql.types import YearMonthIntervalType
 
     seen: dict[str, int] = {}
     for number, field in enumerate(schema.fields, 1):
@@ -200,7 +221,7 @@ def _unfit(schema: Any) -> Iterator[Unfit]:
                     f"column {name!r} has the type {called}, for which Python has no values",
                     f"Count its months: withColumn({name!r}, expr({_recast(_quoted(name), field.dataType)!r})).",
                 )
-            if isinstance(kind, CalendarIntervalType):
+            if isinstance(kind, TYPES.CalendarIntervalType):
                 yield Unfit(
                     name,
                     f"column {name!r} has the type {called}, for which Python has no values",
@@ -221,7 +242,7 @@ def _unfit(schema: Any) -> Iterator[Unfit]:
                     "Give each field a name of its own.",
                 )
         try:
-            to_arrow_type(_without_void(field.dataType), timezone=_ZONE)
+            arrow_type(_without_void(field.dataType))
         except (PySparkException, TypeError, ValueError) as error:
             yield Unfit(
                 name,
@@ -245,9 +266,9 @@ def _recast(value: str, kind: Any, depth: int = 0) -> str:
         kind: Its type.
         depth: Number of lambdas around it.
     """
-    from pyspark.sql.types import ArrayType, CalendarIntervalType, MapType, StructType, YearMonthIntervalType
+    from pyspark.sql.types import ArrayType, MapType, StructType, YearMonthIntervalType
 
-    unfit = YearMonthIntervalType | CalendarIntervalType
+    unfit = YearMonthIntervalType | TYPES.CalendarIntervalType
     if not any(isinstance(part, unfit) or _is_keyless(part) for part in _inside(kind)):
         return value
     if isinstance(kind, YearMonthIntervalType):
@@ -306,9 +327,7 @@ def _inside(kind: Any) -> Iterator[Any]:
 
 def sortable(kind: Any) -> bool:
     """Return whether Spark can order rows by a column of that type."""
-    from pyspark.sql.types import CalendarIntervalType, MapType, SpatialType, VariantType
-
-    unordered = (MapType, VariantType, CalendarIntervalType, SpatialType)
+    unordered = (TYPES.MapType, TYPES.VariantType, TYPES.CalendarIntervalType, TYPES.SpatialType)
     return not any(isinstance(part, unordered) for part in _inside(kind))
 
 
@@ -326,29 +345,19 @@ def told_apart(value: str, kind: Any, depth: int = 0) -> str | None:
     Returns:
         The value itself, if Spark tells all of them apart; None: there is no such expression.
     """
-    from pyspark.sql.types import (
-        ArrayType,
-        CalendarIntervalType,
-        DecimalType,
-        FractionalType,
-        MapType,
-        SpatialType,
-        StringType,
-        StructType,
-        VariantType,
-    )
+    from pyspark.sql.types import ArrayType, DecimalType, FractionalType, MapType, StringType, StructType
 
     inner = f"v{depth}"
     match kind:
-        case StringType() if kind.collation != "UTF8_BINARY":
+        case StringType() if collation_of(kind) != "UTF8_BINARY":
             return f"collate({value}, 'UTF8_BINARY')"
         case DecimalType():
             return value
         case FractionalType():
             return f"named_struct('value', {value}, 'minus', {value} = 0 and startswith(string({value}), '-'))"
-        case VariantType():
+        case TYPES.VariantType():
             return f"named_struct('value', to_json({value}), 'type', schema_of_variant({value}))"
-        case CalendarIntervalType() | SpatialType():
+        case TYPES.CalendarIntervalType() | TYPES.SpatialType():
             return None
         case ArrayType():
             element = told_apart(inner, kind.elementType, depth + 1)

@@ -20,7 +20,11 @@ import pyarrow.parquet as pq
 
 from flamecore.errors import SourceError
 from flamecore.toolkit.places import is_url
+from flamestream_spark import register
+from flamestream_spark.compat import spark_schema
+from flamestream_spark.storage.hadoop import has_file_system
 from flamestream_spark.storage.place import Place
+from flamestream_spark.storage.places import place_of
 from flamestream_spark.tables.claims import CLAIMED_PART, settled
 from flamestream_spark.tables.delta import LOG, files_of, open_table
 from flamestream_spark.tables.folder import PART, read_manifest
@@ -52,6 +56,24 @@ class Output(Protocol):
 
     def between(self, start: Offset, end: Offset) -> list[str]:
         """Return the files between two offsets, in order."""
+
+
+def read_output(spark: Any, url: str) -> Any:
+    """Return a DataFrame of the files of a job's output.
+
+    Spark reads them where its session has the file system; otherwise the data source does, by fsspec.
+
+    Args:
+        spark: The session.
+        url: A folder or a URL, with files.
+
+    Raises:
+        MissingDependencyError: The data source is needed, and this PySpark has none in Python.
+    """
+    if has_file_system(spark, url):
+        return spark.read.option("mergeSchema", has_grown(place_of(url, "path"))).parquet(url)
+    register(spark)
+    return spark.read.format(NAME).load(url)
 
 
 def output_of(place: Place) -> Output:
@@ -110,11 +132,9 @@ class FilesOutput:
         self._place = place
 
     def schema(self) -> Any:
-        from pyspark.sql.pandas.types import from_arrow_schema
-
         for file in self._begun().files[-1:]:  # the last one has all columns: they are only added to
             with self._place.open(file.name) as opened:
-                return from_arrow_schema(pq.read_schema(opened))
+                return spark_schema(pq.read_schema(opened))
         return None
 
     def files(self) -> list[str]:

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark import cloudpickle
-from pyspark.accumulators import INT_ACCUMULATOR_PARAM, Accumulator
-from pyspark.core.broadcast import Broadcast
+from pyspark import Accumulator, Broadcast, cloudpickle
+from pyspark.accumulators import INT_ACCUMULATOR_PARAM
 
 import flamecore as fc
 from flamecore.errors import ConfigError, GraphError

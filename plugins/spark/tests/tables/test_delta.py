@@ -195,6 +195,7 @@ def test_outputs_in_partitions_are_for_others_to_read(tmp_path: Path) -> None:
         output_of(place_of(tmp_path / "out", "path")).files()
 
 
+@pytest.mark.usefixtures("data_source")
 def test_a_table_is_read_as_a_stream(spark: Any, tmp_path: Path) -> None:
     """By a session that knows nothing of Delta Lake."""
 

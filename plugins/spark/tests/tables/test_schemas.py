@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,11 +17,10 @@ from deltalake import DeltaTable
 from flamecore.abc.sink import Mode
 from flamecore.abc.source import EdgeContext
 from flamecore.errors import ConfigError, SinkError
-from flamestream_spark.datasource import read_output
 from flamestream_spark.sink import SparkSink
 from flamestream_spark.storage.folder import FolderPlace
 from flamestream_spark.tables.claims import ClaimedFolder
-from flamestream_spark.tables.outputs import has_grown, output_of
+from flamestream_spark.tables.outputs import has_grown, output_of, read_output
 from flamestream_spark.tables.schemas import Schema, columns_of
 
 KINDS = ["parquet", "json", "csv", "delta"]
@@ -161,6 +161,7 @@ def test_claims_say_which_columns_there_are(tmp_path: Path) -> None:
     assert columns_of(pa.schema({"a": pa.int64()})) == {"a": "int64"}
 
 
+@pytest.mark.usefixtures("data_source")
 def test_readers_find_null_in_rows_from_before_a_column_came(spark: Any, tmp_path: Path) -> None:
     """Spark's own reader of the output, the data source, and one that has begun before."""
     out = tmp_path / "out"
@@ -174,3 +175,19 @@ def test_readers_find_null_in_rows_from_before_a_column_came(spark: Any, tmp_pat
     query = stream.writeStream.format("memory").queryName("grown").trigger(availableNow=True).start()
     query.awaitTermination()
     assert [tuple(row) for row in spark.table("grown").orderBy("id").collect()] == [(1, 1), (2, 2)]
+
+
+class Timed(NamedTuple):
+    at: datetime.datetime
+    local: datetime.datetime
+
+
+@pytest.mark.usefixtures("data_source")
+def test_the_data_source_reads_times_with_and_without_a_zone(spark: Any, tmp_path: Path) -> None:
+    noon = datetime.datetime(2024, 6, 1, 12)
+    sink = make(tmp_path / "out", Timed, "replace", "parquet", types={"at": "timestamp", "local": "timestamp_ntz"})
+    asyncio.run(deliver(sink, 1, [Timed(noon.replace(tzinfo=datetime.UTC), noon)]))
+    found = spark.read.format("flamestream").load(str(tmp_path / "out"))
+    assert found.dtypes == [("at", "timestamp"), ("local", "timestamp_ntz")]
+    told = found.selectExpr("string(at)", "string(local)").collect()
+    assert [tuple(row) for row in told] == [("2024-06-01 12:00:00",) * 2]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import faulthandler
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -59,7 +58,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # A shell has what a script starts in the background ignore Ctrl-C, and processes below it inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    os.environ.setdefault(draws.DRAW, str(_draw()))
+    os.environ.setdefault(draws.DRAW, str(draws.drawn(ROOT)))
     # As in this process, where every warning is an error: see `flamecore.runtime.tasks.leftovers`. Not beside Spark,
     # whose processes open and leave much that is not ours.
     if find_spec("pyspark") is None:
@@ -69,20 +68,6 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.register_profile("flamestream", deadline=None, max_examples=examples)
     hypothesis.settings.load_profile("flamestream")
     hypothesis.core.global_force_seed = draws.draw()
-
-
-def _draw() -> int:
-    """Return the commit as a number, or a random one."""
-
-    def git(*command: str) -> str:
-        return subprocess.run(["git", *command], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
-
-    try:
-        if not git("status", "--porcelain"):
-            return int(git("rev-parse", "HEAD")[:8], 16)
-    except (OSError, subprocess.CalledProcessError):
-        pass
-    return random.getrandbits(32)
 
 
 def pytest_report_header() -> str:

@@ -3,14 +3,18 @@
 `FLAMESTREAM_TIER` says how many: `quick` a few, `more` a part, `whole` all of them and every deployment of a transport.
 If it is not set, all seeds and cases are run, and of the deployments the fewest that have each pair of settings.
 `FLAMESTREAM_DRAW=<n>` says which: runs of the same number have the same ones, and over many numbers all have a turn.
+
+Run as a program, prints the draw of the checkout in the working directory. It needs nothing but Python.
 """
 
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Sequence
 from math import ceil
-from random import Random
+from pathlib import Path
+from random import Random, getrandbits
 from typing import Final, NamedTuple, TypeVar
 
 TIER: Final = "FLAMESTREAM_TIER"
@@ -70,6 +74,25 @@ def draw() -> int:
     return int(os.environ.get(DRAW) or 0)
 
 
+def drawn(checkout: Path) -> int:
+    """Return the draw of a checkout: its commit, or a random number while there are changes, or without git.
+
+    Args:
+        checkout: Its folder.
+    """
+
+    def git(*command: str) -> str:
+        done = subprocess.run(["git", *command], cwd=checkout, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    try:
+        if not git("status", "--porcelain"):
+            return int(git("rev-parse", "HEAD")[:8], 16)
+    except (OSError, subprocess.CalledProcessError):
+        pass
+    return getrandbits(32)
+
+
 def seeds(count: int, part: int = 0, *, least: int = 1) -> range:
     """Return the seeds of a simulation.
 
@@ -96,3 +119,7 @@ def chosen(cases: Sequence[T], test: str, part: float) -> list[T]:
     shuffled = Random(test).sample(cases, len(cases))
     count = ceil(len(cases) * part)
     return [shuffled[(draw() * count + number) % len(cases)] for number in range(count)]
+
+
+if __name__ == "__main__":
+    print(os.environ.get(DRAW) or drawn(Path()))

@@ -5,11 +5,13 @@ from __future__ import annotations
 import configparser
 import json
 import os
+import re
 import runpy
 import shutil
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from pathlib import Path
 from types import ModuleType
 
@@ -40,11 +42,12 @@ class Machine:
         path.chmod(0o755)
         return str(path)
 
-    def ask(self) -> tuple[list[str], str, int]:
+    def ask(self, draw: int = 0) -> tuple[list[str], str, int]:
         """Return the options for tox, what is said of the interpreters, and the exit code."""
+        settings = {"FLAMESTREAM_DRAW": str(draw)}
         done = subprocess.run(
             [sys.executable, CI / "pythons.py", self.pyproject],
-            env={**os.environ, "PATH": f"{self.path}:/bin:/usr/bin", "PYENV_ROOT": str(self.pyenv)},
+            env={**os.environ, "PATH": f"{self.path}:/bin:/usr/bin", "PYENV_ROOT": str(self.pyenv), **settings},
             capture_output=True,
             text=True,
             check=False,
@@ -102,6 +105,18 @@ def test_other_pythons_are_not_taken_for_it(machine: Machine, answer: str) -> No
     assert f"{other} is not used: it is {answer.format(version='3.92')}" in said
 
 
+def test_the_smoke_of_spark_takes_turns_with_the_releases_that_all_tests_run_on(
+    machine: Machine, tox: configparser.ConfigParser
+) -> None:
+    machine.add(machine.path, "3.91")
+    asked = Counter(machine.ask(draw)[0][-1].removeprefix("py391-clients-more,") for draw in range(40))
+    older = re.search(r"py311-spark-on\{([\d,]+)\}-whole", tox["tox"]["labels"])
+    assert older is not None
+    releases = older[1].split(",")
+    assert set(asked) == {"spark-more", *(f"spark-on{release}-more" for release in releases)}
+    assert all(f"on{release}: pyspark=={release[0]}.{release[1:]}.*" in tox["testenv"]["deps"] for release in releases)
+
+
 def test_nothing_to_test_on_is_a_failure(machine: Machine) -> None:
     machine.add(machine.path, "3.94")
     options, said, code = machine.ask()
@@ -141,6 +156,9 @@ def checkout(machine: Machine) -> Path:
     """
     folder = machine.folder / "checkout"
     shutil.copytree(CI, folder / ".ci")
+    draws = folder / "flamecore" / "testing" / "draws.py"
+    draws.parent.mkdir(parents=True)
+    shutil.copy(ROOT / "flamecore" / "testing" / "draws.py", draws)
     shutil.copy(machine.pyproject, folder)
     home = folder / "home" / "bin"
     home.mkdir(parents=True)
@@ -167,7 +185,7 @@ def run(machine: Machine, checkout: Path, *arguments: str, **settings: str) -> t
     """Run .ci/run; return its exit code, and its lines."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("FLAMESTREAM_", "TOX"))}
     environ |= {"PATH": f"{machine.path}:/bin:/usr/bin", "PYENV_ROOT": str(machine.pyenv), "PYTHON": sys.executable}
-    environ |= {"FLAMESTREAM_CI_VENV": str(checkout / "home"), **settings}
+    environ |= {"FLAMESTREAM_CI_VENV": str(checkout / "home"), "FLAMESTREAM_DRAW": "0", **settings}
     command = ["bash", checkout / ".ci" / "run", *arguments]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout.splitlines()

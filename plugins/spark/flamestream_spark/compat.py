@@ -15,8 +15,6 @@ from flamecore.errors import MissingDependencyError
 
 _ZONE: Final = "UTC"
 _SOURCES: Final = "pyspark.sql.datasource"
-_METADATA: Final = "_metadata"
-_NO_LIMIT: Final = 1000
 
 
 class _Absent:
@@ -45,7 +43,7 @@ def javas() -> range:
     major, minor = (int(part) for part in release.split(".")[:2])
     if major < 4:
         return range(8, 18)
-    return range(17, 22 if minor < 2 else _NO_LIMIT)
+    return range(17, 22 if minor < 2 else 1000)
 
 
 def collation_of(kind: Any) -> str:
@@ -91,9 +89,9 @@ def file_metadata(frame: Any) -> Any:
     from pyspark.sql import Column, functions
 
     if hasattr(frame, "metadataColumn"):
-        return frame.metadataColumn(_METADATA)
+        return frame.metadataColumn("_metadata")
     java = getattr(frame, "_jdf", None)
-    return functions.col(_METADATA) if java is None else Column(java.metadataColumn(_METADATA))
+    return functions.col("_metadata") if java is None else Column(java.metadataColumn("_metadata"))
 
 
 def tags_of(session: Any) -> frozenset[str]:
@@ -102,11 +100,6 @@ def tags_of(session: Any) -> frozenset[str]:
         return frozenset(session.getTags())
     except RuntimeError:
         return frozenset()
-
-
-def refers(plan: Any) -> bool:
-    """Return whether a plan of Spark Connect has references to others, which plans of 3.5 have none of."""
-    return bool(getattr(plan, "_references", None))
 
 
 def data_sources() -> ModuleType:
@@ -136,6 +129,15 @@ def data_sources() -> ModuleType:
     )
 
 
+def register_source(spark: Any, source: type) -> None:
+    """Register a data source in a session; before 4.2 Spark refuses one that it has found by itself."""
+    try:
+        spark.dataSource.register(source)
+    except Exception as error:
+        if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
+            raise
+
+
 def arrow_stream_writer() -> type:
     """Return the class of those writers of streams that get rows as Arrow has them.
 
@@ -143,8 +145,6 @@ def arrow_stream_writer() -> type:
         MissingDependencyError: As `data_sources`.
     """
     sources = data_sources()
-    if (found := getattr(sources, "DataSourceStreamArrowWriter", None)) is None:
-        # 4.0 has no class for it, and gives Arrow to every writer that is of the class for tables, too.
-        found = type("ArrowWriter", (sources.DataSourceStreamWriter, sources.DataSourceArrowWriter), {})
-    made: type = found
-    return made
+    found: type | None = getattr(sources, "DataSourceStreamArrowWriter", None)
+    # 4.0 has no class for it, and gives Arrow to every writer that is of the class for tables, too.
+    return found or type("ArrowWriter", (sources.DataSourceStreamWriter, sources.DataSourceArrowWriter), {})

@@ -27,7 +27,7 @@ from pyspark.sql.datasource import (
 )
 
 from flamecore.errors import ConfigError, SourceError
-from flamestream_spark.compat import arrow_schema, arrow_stream_writer
+from flamestream_spark.compat import arrow_schema, arrow_stream_writer, register_source
 from flamestream_spark.spool.parts import write_parts
 from flamestream_spark.spool.spool import Spool
 from flamestream_spark.storage.place import Place
@@ -129,7 +129,7 @@ def register(spark: Any) -> None:
 
     A session that is made after the installation finds it by itself.
     """
-    spark.dataSource.register(FlamestreamDataSource)
+    register_source(spark, FlamestreamDataSource)
 
 
 # -- outputs of a job ------------------------------------------------------------------------------------------------

@@ -86,3 +86,15 @@ def test_tags_that_a_session_does_not_have_are_none() -> None:
             raise RuntimeError("SparkSession.getTags is only supported with Spark Connect")
 
     assert compat.tags_of(Session()) == frozenset()
+
+
+def test_a_data_source_that_spark_has_found_by_itself_stays() -> None:
+    def register(source: type) -> None:
+        raise RuntimeError(f"[{words}] Data source 'flamestream'")
+
+    spark = SimpleNamespace(dataSource=SimpleNamespace(register=register))
+    words = "DATA_SOURCE_ALREADY_EXISTS"
+    compat.register_source(spark, int)
+    words = "INTERNAL_ERROR"
+    with pytest.raises(RuntimeError, match="INTERNAL_ERROR"):
+        compat.register_source(spark, int)

@@ -302,6 +302,8 @@ READERS: Final[dict[str, Callable[[Any], Any]]] = {
 
 @pytest.mark.parametrize("kind", READERS)
 def test_temporary_files_go_when_nothing_reads_them(spark: Any, kind: str) -> None:
+    if spark.version.startswith("4.0."):
+        pytest.skip("Spark 4.0 never lets go of the session that marks who reads, so files go with the program")
     lines = spark.createDataFrame([("a b",), ("b",)], ["line"])
     before = set(scratch._held)
     out = flamestream_spark.run(counting(), lines=lines, order_by="line")

@@ -111,7 +111,7 @@ def _arguments(text: str) -> dict[str, str]:
 def _defaults() -> dict[str, str]:
     """Return what `spark-defaults.conf` says, a file of properties as Java has them."""
     found: dict[str, str] = {}
-    with suppress(OSError, UnicodeDecodeError):
+    with suppress(ImportError, OSError, UnicodeDecodeError):  # without PySpark there are none
         for line in (_conf_folder() / "spark-defaults.conf").read_text("utf-8").splitlines():
             if entry := _ENTRY.fullmatch(line):
                 found[entry["key"]] = entry["value"]

@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, Final, NamedTuple
 
 from flamecore.errors import SourceError
-from flamestream_spark.compat import file_metadata, refers
+from flamestream_spark.compat import file_metadata
 from flamestream_spark.spool.parts import FILE, PLACE, START
 from flamestream_spark.tables.columns import column_of, numbered, sortable, told_apart
 
@@ -229,7 +229,7 @@ def _remote_from_files(plan: Any) -> bool:
 
     Only the part of the plan in the client is known: no table, no query.
     """
-    while type(plan).__name__ in _KEEPING_REMOTE and not refers(plan):
+    while type(plan).__name__ in _KEEPING_REMOTE and not getattr(plan, "_references", None):
         plan = plan._child
     return type(plan).__name__ == "DataSource"
 

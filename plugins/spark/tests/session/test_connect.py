@@ -81,6 +81,8 @@ def ports(tmp_path: Path) -> Iterator[tuple[int, int]]:
     """Start a server, and yield its port and that of its pages."""
     import pyspark
 
+    if not [*Path(pyspark.__file__).with_name("jars").glob("spark-connect_*.jar")]:
+        pytest.skip(f"PySpark {pyspark.__version__} has no server of Spark Connect in it")
     port, pages = reserve(), reserve()
     command = [
         str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),

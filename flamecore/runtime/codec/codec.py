@@ -183,9 +183,9 @@ class Codec:
         payloads = concat([piece[4] for piece in pieces])
         count = len(payloads)
         writer = Writer(self._types) if count < 2 else BatchWriter(self._types)
-        writer.columns.append(head)
+        writer.head(head)
         if count > _SPELLED_OUT:
-            writer.spend(_spelled_out(pieces) + len(head))
+            writer.spend(_spelled_out(pieces))
         try:
             return writer.bytes_of([lay.ITEMS, writer.column(payloads)])
         except TooLargeError as error:
@@ -200,9 +200,9 @@ class Codec:
         writer = Writer(self._types) if len(payloads) < 2 else BatchWriter(self._types)
         failing, failed = zip(*failures, strict=True) if failures else ((), ())
         head = _encode((worker, time, pack(orders), failing, heard, away))
-        writer.columns.append(head)
+        writer.head(head)
         if len(payloads) > _SPELLED_OUT:
-            writer.spend(_spelled_out([(0, 0, True, orders)]) + len(head))
+            writer.spend(_spelled_out([(0, 0, True, orders)]))
         node = [lay.RELEASED, writer.column(payloads)]
         node.append(writer.column(failed))
         return writer.bytes_of(node)

@@ -120,6 +120,11 @@ class Writer:
         """
         self._room -= units
 
+    def head(self, column: bytes) -> None:
+        """Write a column of any number of values, which costs its length."""
+        self.columns.append(column)
+        self.spend(len(column))
+
     def column(self, values: Sequence[object], depth: int = 0, path: Path = ()) -> Node:
         """Write values that stand at one place of the whole, and return their node.
 
@@ -330,7 +335,8 @@ class Writer:
             return [lay.FLAGS, number, self.column(list(map(attrgetter("_value_"), values)), depth + 1, path)]
         names = list(map(attrgetter("_name_"), values))
         places = {name: place for place, name in enumerate(dict.fromkeys(names))}
-        self.columns += (_encode(list(places)), _encode(list(map(places.__getitem__, names))))
+        self.head(_encode(list(places)))
+        self.columns.append(_encode(list(map(places.__getitem__, names))))
         return [lay.ENUM, number]
 
     def _coded(self, codec: TypeCodec | Standard, values: Sequence[object], depth: int, path: Path) -> Node:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import re
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import PurePosixPath
@@ -23,7 +23,9 @@ from flamecore.model.messages import Ack, Items, Released
 from flamecore.model.meta import encode_time
 from flamecore.runtime.codec import wire as lay
 from flamecore.runtime.codec.codec import Codec
-from flamecore.runtime.codec.types import full_name
+from flamecore.runtime.codec.decode import CountingCursor, SchemaCompiler
+from flamecore.runtime.codec.encode import Writer
+from flamecore.runtime.codec.types import TypeTable, full_name
 
 encode = msgspec.msgpack.encode
 
@@ -38,6 +40,10 @@ class Grown:
     more: list[int] = field(default_factory=list)
 
 
+class Empty(NamedTuple):
+    """Nothing but a type."""
+
+
 class Right(enum.Flag):
     READ = 1
     WRITE = 2
@@ -45,6 +51,12 @@ class Right(enum.Flag):
 
 class Colour(enum.Enum):
     RED = 1
+
+
+class Number(enum.Enum):
+    ONE = 1
+    TWO = 2
+    SIX = 6
 
 
 CODEC = Codec([Pair, Grown, Right, Colour])
@@ -253,6 +265,115 @@ def test_whatever_the_writer_accepts_the_reader_accepts(
                 accepted += 1
     assert accepted
     assert refused
+
+
+class Price(NamedTuple):
+    """Values of a form, and their price in units.
+
+    Attributes:
+        make: Maker of `SOME` of them.
+        each: Units of each.
+        more: Units that the writer alone counts for each: it counts a value before it knows the form.
+        once: Units of all of them together, besides.
+    """
+
+    make: Callable[[], Sequence[Any]]
+    each: int
+    more: int = 0
+    once: int = 0
+
+
+SOME, TEN = 9, 10
+PRICES = {
+    "numbers": Price(lambda: [*range(SOME)], 1),
+    "texts": Price(lambda: ["x" * TEN] * SOME, 1),
+    "lines": Price(lambda: Lines("x\n" * SOME), 2),
+    "simple lists": Price(lambda: [[[number]] for number in range(SOME)], 3 * lay.SIMPLE_UNITS, 1, lay.SIMPLE_UNITS),
+    "lists": Price(lambda: [[(number,)] for number in range(SOME)], lay.CONTAINER_UNITS + 2, 1),
+    "pairs": Price(lambda: [(number, "x") for number in range(SOME)], 3),
+    "pairs as rows": Price(lambda: Rows([[*range(SOME)], ["x"] * SOME]), 3),
+    "pairs in tuples": Price(lambda: [((number, "x"),) for number in range(SOME)], 4),
+    "wide tuples": Price(lambda: [(0,) * TEN] * SOME, lay.CONTAINER_UNITS + TEN, 1),
+    "sets": Price(lambda: [{*range(TEN)}] * SOME, lay.CONTAINER_UNITS + (1 + TEN) * lay.ELEMENT_UNITS + TEN, 1),
+    "frozensets": Price(lambda: [frozenset()] * SOME, lay.CONTAINER_UNITS + lay.ELEMENT_UNITS, 1),
+    "dictionaries": Price(
+        lambda: [dict.fromkeys(range(TEN), (1,))] * SOME,
+        lay.CONTAINER_UNITS + (1 + TEN) * lay.ELEMENT_UNITS + TEN + 2 * TEN,
+        1,
+    ),
+    "shapes": Price(lambda: [{"a": (1,), "b": (2,)}] * SOME, lay.CONTAINER_UNITS + 2 * (lay.ELEMENT_UNITS + 2), 1),
+    "unions": Price(lambda: [1, "x", None] * (SOME // 3), lay.UNION_UNITS + 1, 1),
+    "tuples with names": Price(lambda: [Pair(1)] * SOME, lay.RECORD_UNITS + 2, 1),
+    "no fields": Price(lambda: [Empty()] * SOME, lay.RECORD_UNITS, 1),
+    "fields": Price(lambda: [Grown(1, [])] * SOME, lay.RECORD_UNITS + 3 + lay.SIMPLE_UNITS, 2, lay.SIMPLE_UNITS),
+    "flags": Price(lambda: [Right.READ] * SOME, lay.MADE_UNITS + 1, 1),
+    "members": Price(lambda: [*Number] * (SOME // 3), 1, once=len(encode(["ONE", "TWO", "SIX"]))),
+    "dates": Price(lambda: [date(2020, 1, 1)] * SOME, lay.MADE_UNITS + 1 + TEN // 2, 1),
+    "identifiers": Price(lambda: [UUID(int=7)] * SOME, lay.MADE_UNITS + 1, 1),
+}
+
+
+def spent(values: Sequence[Any], types: TypeTable) -> tuple[int, int]:
+    """Return the units that the writer and the reader of values deduct."""
+    writer = Writer(types)
+    node = writer.column(values)
+    compiler = SchemaCompiler(types, encode([writer.table, node]))
+    cursor = CountingCursor(iter(writer.columns), lay.MESSAGE.units)
+    assert [*compiler.payloads(compiler.root)(cursor, len(values))] == [*values]
+    return lay.MESSAGE.units - writer._room, lay.MESSAGE.units - cursor._units
+
+
+@pytest.mark.parametrize("price", PRICES.values(), ids=PRICES)
+def test_each_form_has_its_price_at_both_ends(price: Price) -> None:
+    types = TypeTable()
+    for kind in (Pair, Grown, Empty, Right, Number):
+        types.declare(kind)
+    read = SOME * price.each + price.once
+    assert spent(price.make(), types) == (read + SOME * price.more, read)
+
+
+def test_scalars_have_their_price_at_both_ends() -> None:
+    np = pytest.importorskip("numpy", reason="numpy is not installed")
+    read = SOME * lay.PACKED_UNITS
+    assert spent([np.int32(number) for number in range(SOME)], TypeTable()) == (read + SOME, read)
+
+
+class LongNames(enum.Enum):
+    RED = 1
+    ANY_COLOUR_WITH_QUITE_A_NUMBER_OF_WORDS_IN_ITS_NAME = 2
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [[None] * 500, [(1, 2)] * 300, ["\N{SNOWMAN}"] * 300, [*LongNames] * 200, [date(2020, 1, 1)] * 40],
+    ids=["numbers", "pairs", "texts", "members", "dates"],
+)
+@pytest.mark.parametrize(
+    "message",
+    [
+        lambda payload: Items([(0, 0, True, [encode_time(7)], [payload])], tuple(Ack(0, time, 1) for time in range(9))),
+        lambda payload: Released(0, 9, [encode_time(7)], [payload], []),
+        lambda payload: payload,
+    ],
+    ids=["items", "released", "value"],
+)
+def test_the_reader_accepts_what_just_fits_for_the_writer(
+    payload: list[Any], message: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codec = Codec([LongNames])
+    monkeypatch.setattr("flamecore.runtime.codec.encode._LARGE_BYTES", 0)
+    value, least, most = message(payload), 0, 2**16
+    while most - least > 1:
+        middle = (least + most) // 2
+        monkeypatch.setattr("flamecore.runtime.codec.encode.Writer._room", middle)
+        try:
+            data = codec.encode(value)
+        except TooLargeError:
+            least = middle
+        else:
+            most, written = middle, data
+    assert least
+    assert codec.decode(written, lay.Limits(most, 2**18)) == value
 
 
 def derived(count: int) -> DerivedOrders:

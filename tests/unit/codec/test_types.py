@@ -506,3 +506,23 @@ def test_wrapped_functions_declare_types_too() -> None:
         codec = Codec.of(flow.graph())
         codec.register(MONEY)
         assert returned(value, codec) == value
+
+
+def test_classes_of_the_engine_cross_under_its_own_names() -> None:
+    own = Codec(own=[Line])
+    data = own.encode(Line("x"))
+    assert own.decode(data) == Line("x")
+    assert type(own.decode(data)) is Line
+    with pytest.raises(CodecError, match="'!Line', which was not declared"):
+        Codec([Line]).decode(data)
+
+
+def test_the_error_of_several_payloads_names_where_the_first_that_cannot_cross_was_going() -> None:
+    flow = fc.Flow("orders")
+    flow.source("lines", str).sink("out")
+    codec = Codec.of(flow.graph())
+    pieces = [(0, 0, True, [b"a"], ["x"]), (1, 0, True, [b"b", b"c"], ["y", Unnamed(1)])]
+    for given, name in ((pieces, "out"), ([(0, 0, True, [b"d"], [Unnamed(2)]), *pieces], "lines")):
+        with pytest.raises(CodecError) as caught:
+            codec.encode(messages.Items(given, ()))
+        assert caught.value.vertex == name

@@ -206,7 +206,7 @@ def merged(spans: Sequence[Span]) -> list[Records]:
     Between two times at which any span begins or ends the same fronts give one record of each time. So records are
     merged by columns, and no two of them are compared: there are at most as many slices as records.
     """
-    pieces: list[list[Records]] = []
+    pieces: list[Records] = []
     coming = sorted(spans, key=attrgetter("first"), reverse=True)
     times = sorted({time for span in spans for time in (span.first, span.end)})
     active: list[Span] = []
@@ -217,25 +217,25 @@ def merged(spans: Sequence[Span]) -> list[Records]:
         if active:
             active.sort(key=_number)
             _append(pieces, active, start, stop)
-    return [_piece(some) for some in pieces]
+    return [_piece(source, list(some)) for source, some in groupby(pieces, attrgetter("source"))]
 
 
 def _number(span: Span) -> int:
     return span.front.number
 
 
-def _append(pieces: list[list[Records]], spans: Sequence[Span], start: int, stop: int) -> None:
+def _append(pieces: list[Records], spans: Sequence[Span], start: int, stop: int) -> None:
     """Append the records of the times in [start, stop); each span has one of each."""
     groups = [_in_rows(list(some), start, stop) for _, some in groupby(spans, _source)]
     if len(groups) == 1:
-        _add(pieces, groups[0])
+        pieces += groups
         return
     rows = stop - start
     for row in range(rows):  # sources take turns within each time
         for source, orders, values, malformed in groups:
             width = len(orders) // rows
             at = row * width
-            _add(pieces, Records(source, orders[at : at + width], values[at : at + width], malformed))
+            pieces.append(Records(source, orders[at : at + width], values[at : at + width], malformed))
 
 
 def _source(span: Span) -> str:
@@ -253,22 +253,12 @@ def _in_rows(spans: Sequence[Span], start: int, stop: int) -> Records:
     return Records(_source(spans[0]), orders, values, any(span.malformed for span in spans))
 
 
-def _add(pieces: list[list[Records]], records: Records) -> None:
-    """Append records to the last piece if that is of the same source, or as a new one."""
-    if pieces and pieces[-1][0].source == records.source:
-        pieces[-1].append(records)
-    else:
-        pieces.append([records])
-
-
-def _piece(parts: Sequence[Records]) -> Records:
+def _piece(source: str, parts: Sequence[Records]) -> Records:
     """Return consecutive records of one source as one piece."""
     if len(parts) == 1:
         return parts[0]
     values = list(chain.from_iterable([part.values for part in parts]))
-    return Records(
-        parts[0].source, joined([part.orders for part in parts]), values, any(part.malformed for part in parts)
-    )
+    return Records(source, joined([part.orders for part in parts]), values, any(part.malformed for part in parts))
 
 
 def merges(graph: Graph, fronts: Mapping[int, Front]) -> dict[int, FrontMerge]:

@@ -340,3 +340,17 @@ def test_acknowledgements_of_frames_never_sent_are_refused() -> None:
         with pytest.raises(FrameError, match="never sent"):
             line.out.state(letter._replace(frame=Frame("a", "b", received, body)), "there")
     assert line.out.error is None
+
+
+def test_a_report_that_nobody_has_asked_for_answers_no_probe() -> None:
+    """Frames behind those that it has are on their way: they are not lost."""
+    line = FakeLine(window_frames=4)
+    for body in (b"x", b"y"):
+        line.out.push(body)
+    line.out.probe()
+    line.arrive()
+    line.take()
+    line.answer()
+    assert [letter.kind for letter in line.there] == [Kind.DATA, Kind.PROBE]
+    line.settle()
+    assert line.read == [b"x", b"y"]

@@ -14,11 +14,14 @@ import pytest
 import flamecore as fc
 from flamecore.abc.source import Batch
 from flamecore.model.clock import WALL_CLOCK
+from flamecore.model.meta import FrontId
 from flamecore.model.settings import JobSettings
 from flamecore.runtime.config.layers import from_program
 from flamecore.runtime.config.read import make_config
 from flamecore.runtime.engine.job import Job
 from flamecore.runtime.launch import make_job
+from flamecore.runtime.parts.front import Front
+from flamecore.runtime.tasks.front_task import Ended, Reading
 from flamecore.testing.simulation.virtual import VirtualLoop, run_virtually
 from flamestream_edges.memory import SequenceReader
 
@@ -220,3 +223,21 @@ def test_a_large_round_is_delivered_before_the_next_is_read(monkeypatch: pytest.
     assert len(large) > 20
     assert sum(large) == 0
     assert len(out) == 100_000
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_batch_grows_and_shrinks_with_the_time_that_the_last_one_took(full: bool) -> None:
+    """One that is not full has taken all there is: a larger one would get no more. It has less time."""
+    step_s = 0.02 if full else 0.005
+
+    def fitted(limit: int, took_s: float) -> int:
+        reading = Reading(Front(FrontId("a", 1), 1), Ended())
+        reading.limit = limit
+        reading.adapt(took_s, limit if full else limit - 1)
+        return reading.limit
+
+    assert fitted(100, step_s * 0.49) == (200 if full else 100)
+    assert [fitted(100, step_s * share) for share in (0.51, 1.0)] == [100, 100]
+    assert fitted(100, step_s * 2) == 50
+    assert fitted(100, 60.0) == fitted(1, step_s * 2) == 1
+    assert [fitted(limit, 0.0) for limit in (4000, 4096)] == ([4096, 4096] if full else [4000, 4096])

@@ -118,3 +118,94 @@ def test_a_flush_is_a_round_of_its_own_unless_one_is_at_work(at_work: bool) -> N
 
     asyncio.run(main())
     assert over == [at_work]
+
+
+@pytest.mark.parametrize(
+    ("left", "end_at", "least", "most"),
+    [(7, 1000, 7, 7), (1000, 1000, 19, 21), (1000, 9, 9, 9)],
+    ids=["all there is", "the time of a step", "the time of the round"],
+)
+def test_a_step_runs_waiting_items_until_its_time_is_over(
+    left: int, end_at: int, least: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock goes on by a millisecond for each piece of work, and by none otherwise."""
+    steps = 0
+
+    def step() -> bool:
+        nonlocal steps
+        steps += 1
+        if steps == end_at:
+            worker.rounds.end()
+        return steps < left
+
+    monkeypatch.setattr(worker_task, "monotonic", lambda: steps / 1000)
+    worker = fake_worker(lambda sender, message: None, lambda now, *, stepped: [])
+    worker.schedule.step = step
+    sender: Any = SimpleNamespace(endpoint=Post(), send_all=lambda outgoing: None)
+
+    async def main() -> None:
+        task = WorkerTask(worker, sender, lambda front, records: None)
+        task.flush()
+        task.aclose()
+
+    asyncio.run(main())
+    assert least <= steps <= most
+
+
+def test_a_worker_that_has_failed_keeps_no_front_waiting() -> None:
+    """Nothing that it has left will ever run."""
+
+    def flush(now: float, *, stepped: bool) -> list[Any]:
+        raise ZeroDivisionError
+
+    worker = fake_worker(lambda sender, message: None, flush)
+    worker.backlog = SimpleNamespace(waiting=0)
+    sender: Any = SimpleNamespace(endpoint=Post(), send_all=lambda outgoing: None)
+
+    async def main() -> None:
+        task = WorkerTask(worker, sender, lambda front, records: None)
+        assert not task.is_behind
+        worker.backlog.waiting = 3
+        assert task.is_behind
+        with pytest.raises(ZeroDivisionError):
+            task.flush()
+        assert not task.is_behind
+        task.flush()  # does nothing any more
+        task.aclose()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("routes", "opens", "greeted"),
+    [
+        ([None, None], None, []),
+        ([None, "by key"], None, ["worker/1", "worker/2"]),
+        (["by key", "in turn"], 7, ["flush", "worker/1", "worker/2"]),
+    ],
+)
+def test_a_worker_greets_the_others_if_items_change_workers(
+    routes: list[str | None], opens: int | None, greeted: list[str]
+) -> None:
+    done: list[str] = []
+
+    def flush(now: float, *, stepped: bool) -> list[Any]:
+        done.append("flush")
+        return []
+
+    def send(to: str, message: Any) -> None:
+        assert message == Items([], ())
+        done.append(to)
+
+    worker = fake_worker(lambda sender, message: None, flush)
+    worker.plan.workers, worker.plan.opening_of = 3, lambda index: opens
+    worker.plan.graph = SimpleNamespace(vertices=[SimpleNamespace(route=route) for route in routes])
+    sender: Any = SimpleNamespace(endpoint=Post(), send_all=lambda outgoing: None, send=send)
+
+    async def main() -> None:
+        task = WorkerTask(worker, sender, lambda front, records: None)
+        task.greet()
+        task.aclose()
+
+    asyncio.run(main())
+    assert done == greeted

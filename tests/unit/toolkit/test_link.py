@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from itertools import pairwise
 
+import msgspec
 import pytest
 
 from flamecore.errors import ConnectError, FlameError, FrameError, PeerGoneError
@@ -82,9 +83,12 @@ class Home:
 
     unreachable_hint = ""
 
-    def __init__(self, *found: Line | Exception, watched: bool = False, waits: bool = True) -> None:
+    def __init__(
+        self, *found: Line | Exception, watched: bool = False, waits: bool = True, **options: int | float
+    ) -> None:
         self.is_watched, self.waits = watched, waits
-        self.options, self.framing = LinkOptions(connect_timeout_s=1.0, reconnect_timeout_s=2.0), FRAMING
+        options = {"connect_timeout_s": 1.0, "reconnect_timeout_s": 2.0, **options}
+        self.options, self.framing = msgspec.convert(options, LinkOptions), FRAMING
         self.refused: list[str] = []
         self.ended: asyncio.Future[tuple[FlameError, bool]] = asyncio.get_running_loop().create_future()
         self.attempts: list[float] = []
@@ -390,5 +394,52 @@ def test_a_link_that_closes_before_it_has_connected_says_nothing() -> None:
         attempts = len(home.attempts)
         await asyncio.sleep(10.0)
         assert len(home.attempts) == attempts
+
+    run_virtually(main())
+
+
+@pytest.mark.parametrize(("options", "size"), [({"window_frames": 3}, 1), ({"window_bytes": 30}, 10)])
+def test_a_window_is_full_of_frames_that_have_not_been_read(options: dict[str, int], size: int) -> None:
+    async def main() -> None:
+        home = Home(line := Talk(), **options)
+        link = Link("there", home)
+        channel = link.channel("a", "b")
+        assert not channel.has_room(), "nobody is known to be there"
+        await settle()
+        for turn in range(2):
+            for _ in range(3):
+                assert channel.has_room()
+                channel.push(bytes(size))
+            assert not channel.has_room()
+            waiting = asyncio.create_task(channel.wait(b"late"))
+            await settle()
+            assert not waiting.done()
+            line.say(acknowledged(turn * 4 + 1))
+            await settle()
+            assert waiting.done()
+            line.say(acknowledged(turn * 4 + 4))
+            await settle()
+        await link.break_off()
+
+    run_virtually(main())
+
+
+@pytest.mark.parametrize(
+    ("faults", "known"),
+    [
+        ([BrokenConnectionError("refused"), BrokenConnectionError("late", late=True)], "refused"),
+        ([BrokenConnectionError("late", late=True), BrokenConnectionError("refused")], "refused"),
+        ([BrokenConnectionError("first"), BrokenConnectionError("second")], "second"),
+        ([BrokenConnectionError("late", late=True)], "late"),
+    ],
+)
+def test_the_error_of_a_process_that_is_not_there_says_what_was_known_last(faults: list[Exception], known: str) -> None:
+    """The last attempts have little time: that one has had none says less than an earlier error."""
+
+    async def main() -> None:
+        home = Home(*faults)
+        Link("there", home)
+        error, _ = await home.ended
+        assert str(error.what) == f"there is no answer at there, tried {len(home.attempts)} times: {known}"
 
     run_virtually(main())

@@ -256,7 +256,7 @@ class SchemaCompiler:
         def read(cursor: ByteCursor, count: int) -> list[dict[object, object]]:
             lengths, total = cursor.lengths(count, _ELEMENT_UNITS)
             keys = read_keys(cursor, total)
-            if made_up and total > _MANY and max(lengths) > _MANY:
+            if made_up and max(lengths, default=0) > _MANY:
                 _check_hashes(keys, lengths)
             pairs = zip(keys, read_values(cursor, total), strict=True)
             made = [dict(islice(pairs, length)) for length in lengths]
@@ -399,7 +399,7 @@ def _read_simple(cursor: ByteCursor, count: int) -> list[object]:
     if len(column) > lay.MAX_SIMPLE_BYTES:
         raise unreadable(f"bytes with {len(column)} bytes where {lay.MAX_SIMPLE_BYTES} are the limit")
     values = _simple(column)
-    if not set(map(type, values)) <= {list, dict}:
+    if not {list, dict}.issuperset(map(type, values)):
         raise unreadable("bytes with other values where lists and dictionaries belong")
     return values
 
@@ -421,7 +421,7 @@ def _sequences(
         def read(cursor: ByteCursor, count: int) -> list[object]:
             lengths, total = cursor.lengths(count, element_units)
             elements = read_parts(cursor, total)
-            if made_up and total > _MANY and max(lengths) > _MANY:
+            if made_up and max(lengths, default=0) > _MANY:
                 _check_hashes(elements, lengths)
             parts = iter(elements)
             made = [make(islice(parts, length)) for length in lengths]

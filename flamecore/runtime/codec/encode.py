@@ -263,15 +263,15 @@ class Writer:
         room = self._room
         for _ in range(lay.MAX_SIMPLE_DEPTH):
             kinds = set(map(type, level))
-            if kinds <= _SCALARS:
+            if kinds.issubset(_SCALARS):
                 return True
-            if not kinds <= _SIMPLE:
+            if not kinds.issubset(_SIMPLE):
                 return False
             parts: list[object] = []
             for kind in kinds & _SIMPLE_CONTAINERS:
                 ones: Sequence[Any] = [one for one in level if type(one) is kind] if len(kinds) > 1 else level
                 room -= sum(map(len, ones))
-                if room < 0 or (kind is dict and not set(map(type, chain.from_iterable(ones))) <= _SCALARS):
+                if room < 0 or (kind is dict and not _SCALARS.issuperset(map(type, chain.from_iterable(ones)))):
                     return False
                 parts.extend(chain.from_iterable(ones if kind is list else map(dict.values, ones)))
             level = parts
@@ -300,7 +300,7 @@ class Writer:
         lengths = self._lengths(values)
         keys, parts = _joined(values), _joined([*map(dict.values, values)])
         kinds = set(map(type, keys))
-        if kinds <= _SCALARS and self._simple(values, parts):
+        if kinds.issubset(_SCALARS) and self._simple(values, parts):
             return lay.SIMPLE
         # Equal keys may be of several types: 1 and True, a text and a member of an enum.
         some = kinds == {str} and len(values) >= _FEW and len(values[0]) <= _WIDE

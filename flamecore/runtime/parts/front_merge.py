@@ -197,7 +197,7 @@ def _joined(spans: Sequence[Span]) -> list[Span]:
 def _one(spans: Sequence[Span]) -> Span:
     """Return consecutive spans of one front as one."""
     values = list(chain.from_iterable([span.values for span in spans]))
-    return Span(spans[0].front, spans[0].first, spans[-1].end, values, any(span.malformed for span in spans))
+    return spans[0]._replace(end=spans[-1].end, values=values, malformed=any(span.malformed for span in spans))
 
 
 def merged(spans: Sequence[Span]) -> list[Records]:

@@ -405,6 +405,25 @@ def test_kept_schemas_do_not_change_later_payloads() -> None:
     assert len(CODEC._readers) < 1000
 
 
+@pytest.mark.parametrize(("most", "most_bytes"), [(5, 2**18), (2**10, 700)])
+def test_schemas_that_a_peer_makes_up_do_not_fill_the_memory(
+    most: int, most_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flamecore.runtime.codec.codec._MOST_SCHEMAS", most)
+    monkeypatch.setattr("flamecore.runtime.codec.codec._MOST_SCHEMA_BYTES_KEPT", most_bytes)
+    monkeypatch.setattr("flamecore.runtime.codec.codec._LONGEST_SCHEMA_KEPT", 100)
+    codec = Codec()
+    kept = []
+    for width in range(1, 200):
+        for _ in range(2):
+            assert codec.decode(claimed([lay.TUPLE, *[lay.INT] * width], *[encode([7])] * width)) == (7,) * width
+        kept.append(len(codec._readers))
+        assert len(codec._readers) <= most
+        assert sum(map(len, codec._readers)) <= most_bytes
+    assert kept.count(1) < len(kept) / 2, "all are dropped rarely"
+    assert max(map(len, codec._readers)) <= 100
+
+
 def test_numbers_keep_their_bits() -> None:
     for bits in (0, 1 << 63, 0x7FF0 << 48, 0x7FF8 << 48, 0xFFF8000000000001, 1, 0x7FF0000000000001):
         (number,) = struct.unpack(">d", bits.to_bytes(8, "big"))

@@ -471,6 +471,16 @@ def test_a_worker_with_a_sink_before_the_last_segment_is_never_at_rest() -> None
     assert bench.log.taken() == []
 
 
+def test_a_worker_with_an_ordered_operation_is_never_at_rest() -> None:
+    """Timers and marks wait there for minimum times, without an item."""
+    graph = flow(lambda stream: stream.label("line").gather("line").map(lambda gathered: gathered.parts))
+    bench = Bench(graph, workers=2, log=Rests())
+    bench.admit(1)
+    bench.flush()
+    bench.min_time(1)
+    assert not [call for call in bench.log.taken() if call[0] == "rest"]
+
+
 # -- malformed and failing records ------------------------------------------------------------
 
 

@@ -159,6 +159,16 @@ def test_after_a_failed_record_fronts_are_stopped_though_no_later_run_reads_them
     assert hosts.ended == [(1, failing)]
 
 
+def test_the_end_of_a_front_is_told_behind_all_that_it_has_sent() -> None:
+    done: list[Any] = []
+    task, hosts, _ = make([0])
+    hosts.worker.end_front = lambda number: done.append("end") or hosts._end(number)
+    hosts.flush = lambda: done.append("flush")  # type: ignore[method-assign]
+    hosts.sender.send = lambda address, word: done.append(word)
+    asyncio.run(task.run())
+    assert done == ["end", "flush", FrontEnded(1, 0, stopped=False)]
+
+
 def test_heartbeats_tell_for_how_long_a_front_has_waited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(front_task, "monotonic", lambda: 7.5)
     heard: list[Any] = []

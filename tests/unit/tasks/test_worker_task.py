@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
+from flamecore.abc.source import Batch
 from flamecore.abc.transport import Delivery
-from flamecore.model.messages import Items
+from flamecore.model.messages import Delivered, Items
 from flamecore.runtime.operators.rounds import Rounds
 from flamecore.runtime.tasks import worker_task
 from flamecore.runtime.tasks.worker_task import WorkerTask
 from flamecore.testing.progress import patience
+from flamecore.testing.simulation.virtual import run_virtually
 
 MESSAGES = 300
 
@@ -209,3 +211,97 @@ def test_a_worker_greets_the_others_if_items_change_workers(
 
     asyncio.run(main())
     assert done == greeted
+
+
+@pytest.mark.parametrize("snapshots", [False, True])
+def test_word_of_deliveries_needs_no_flush_but_for_snapshots(snapshots: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They wait until sinks hold all below their time."""
+    monkeypatch.setattr(worker_task, "clock", lambda: lambda: 0.0)
+    done: list[str] = []
+
+    def flush(now: float, *, stepped: bool) -> list[Any]:
+        done.append("flush")
+        return []
+
+    def receive(sender: str, message: Any) -> None:
+        done.append(type(message).__name__)
+
+    worker = fake_worker(receive, flush)
+    worker.plan.rears, worker.delivered = ("out",), lambda: -1
+    words = [Delivered("out", 1), Delivered("out", 2)]
+
+    async def main() -> None:
+        all_read = asyncio.Event()
+
+        class Rear(Post):
+            def receive_nowait(self) -> Delivery | None:
+                if words:
+                    return Delivery("rear/out", words.pop(0))
+                all_read.set()
+                return None
+
+        sender: Any = SimpleNamespace(endpoint=Rear(), send_all=lambda outgoing: None)
+        task = WorkerTask(worker, sender, lambda front, records: None)
+        if snapshots:
+            task.snapshots = SimpleNamespace(wake=lambda: done.append("wake"))  # type: ignore[assignment]
+        running = asyncio.create_task(task.run())
+        async with patience(20):
+            await all_read.wait()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        running.cancel()
+        task.aclose()
+
+    asyncio.run(main())
+    assert done == ["Delivered", "Delivered", *["flush", "wake"] * snapshots]
+
+
+def test_a_flush_that_is_due_at_a_time_comes_then() -> None:
+    moments: list[float] = []
+    dues = [0.25, 7.0, None]
+
+    def flush(now: float, *, stepped: bool) -> list[Any]:
+        moments.append(now)
+        return []
+
+    worker = fake_worker(lambda sender, message: None, flush)
+    worker.due = lambda: dues[len(moments) - 1]
+    sender: Any = SimpleNamespace(endpoint=Post(), send_all=lambda outgoing: None)
+
+    async def main() -> None:
+        task = WorkerTask(worker, sender, lambda front, records: None)
+        task._time = asyncio.get_running_loop().time  # as a task that runs
+        await asyncio.sleep(0.125)
+        task.flush()
+        await asyncio.sleep(60)
+        task.aclose()
+
+    run_virtually(main())
+    assert moments == [0.125, 0.25, 7.0]
+
+
+@pytest.mark.parametrize("fronts", [1, 2, 3])
+def test_records_of_several_fronts_leave_together(fronts: int) -> None:
+    """Each small batch of many fronts would cost a message."""
+    done: list[Any] = []
+
+    def flush(now: float, *, stepped: bool) -> list[Any]:
+        done.append("flush")
+        return []
+
+    worker = fake_worker(lambda sender, message: None, flush)
+    worker.fronts = {number: SimpleNamespace(first_in_flight=None) for number in range(fronts)}
+    worker.admit = lambda number, batch, at, policy: done.append(number)
+    sender: Any = SimpleNamespace(endpoint=Post(), send_all=lambda outgoing: None)
+
+    async def main() -> None:
+        task = WorkerTask(worker, sender, lambda front, records: None)
+        for turn in range(2):
+            for number in range(fronts):
+                task.admit(number, Batch([turn], [turn]), 0.0, "fail")
+                assert (done[-1] == "flush") is (fronts == 1), "at once, if there are no others"
+            await asyncio.sleep(0)
+        task.aclose()
+
+    asyncio.run(main())
+    assert done == [*range(fronts), "flush"] * 2

@@ -51,6 +51,7 @@ LAWS: Final = {
             "toolkit/test_link.py",
             "toolkit/test_acknowledgements.py",
             "toolkit/test_server.py",
+            "toolkit/test_linked_transport.py",
             "test_channels.py",
             "sockets/tests",
         ),

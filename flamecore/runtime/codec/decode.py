@@ -256,7 +256,7 @@ class SchemaCompiler:
         def read(cursor: ByteCursor, count: int) -> list[dict[object, object]]:
             lengths, total = cursor.lengths(count, _ELEMENT_UNITS)
             keys = read_keys(cursor, total)
-            if made_up and max(lengths, default=0) > _MANY:
+            if made_up and any(map(_MANY.__lt__, lengths)):
                 _check_hashes(keys, lengths)
             pairs = zip(keys, read_values(cursor, total), strict=True)
             made = [dict(islice(pairs, length)) for length in lengths]
@@ -421,7 +421,7 @@ def _sequences(
         def read(cursor: ByteCursor, count: int) -> list[object]:
             lengths, total = cursor.lengths(count, element_units)
             elements = read_parts(cursor, total)
-            if made_up and max(lengths, default=0) > _MANY:
+            if made_up and any(map(_MANY.__lt__, lengths)):
                 _check_hashes(elements, lengths)
             parts = iter(elements)
             made = [make(islice(parts, length)) for length in lengths]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from itertools import repeat
+from operator import itemgetter
 from typing import NamedTuple
 
 from flamecore.abc.source import Batch, Rejected
@@ -54,10 +54,10 @@ def split(batch: Batch, first: int) -> tuple[Batch, Batch]:
 
 def merge_rejected(batch: Batch) -> tuple[list[object], list[object]]:
     """Return values and malformed records by position, and their positions."""
-    records = list(zip(batch.positions, repeat(0), batch.values, strict=False))
-    records += [(rejected.position, 1, Malformed(rejected)) for rejected in batch.rejected]
-    records.sort(key=lambda record: record[:2])
-    return [record[2] for record in records], [record[0] for record in records]
+    records = list(zip(batch.positions, batch.values, strict=False))
+    records += [(rejected.position, Malformed(rejected)) for rejected in batch.rejected]
+    records.sort(key=itemgetter(0))
+    return [value for _, value in records], [position for position, _ in records]
 
 
 class LatestTime:

@@ -234,7 +234,8 @@ class Worker:
             at_rest=self._may_rest and not arriving and not hand_overs.waiting and not failing,
             patient=own is not None and not arriving and not self._failures.may_end and own.suffice,
         )
-        if schedule.has_grown or self.compiled.outlets or failing:
+        # A failure that comes has passed no minimum time: it is released by the growth of one, as outputs are.
+        if schedule.has_grown or self.compiled.outlets:
             self.egress.release(out)
         if schedule.has_grown:
             schedule.tell_time()

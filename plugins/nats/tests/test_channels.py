@@ -188,12 +188,13 @@ def test_the_receiver_acknowledges_four_times_in_a_window() -> None:
     assert sum(bool(letter.flags & TELL) for letter in line.there) == 4
 
 
-def test_an_answer_tells_where_the_receiver_is() -> None:
+def test_both_ends_know_where_the_other_is() -> None:
+    """By that they hear of it when a process is lost; the sender knows it from the first answer."""
     line = FakeLine(window_frames=1)
     line.out.push(b"x")
     assert line.out.location == ""
     line.settle()
-    assert line.out.location == "there"
+    assert line.out.location == line.incoming.location == "there"
 
 
 def test_a_gap_is_asked_for_once_and_filled() -> None:

@@ -59,27 +59,40 @@ class Log(Reporter):
 
 
 class Bench:
-    def __init__(self, clock: ClockName, *, snapshots: bool = True, closes: bool = True, **front: Any) -> None:
+    def __init__(
+        self,
+        clock: ClockName,
+        *,
+        snapshots: bool = True,
+        closes: bool = True,
+        sources: Sequence[str] = ("numbers",),
+        **front: Any,
+    ) -> None:
         flow = fc.Flow("ends")
-        said = flow.source("numbers", int).apply(
-            IdlingMarking, name="said", function=lambda n: n, closes=closes, idle_us=50
-        )
-        said.key_by(lambda n: 0).apply(AtEnd, name="end").sink("out")
+        said, *others = [
+            flow.source(name, int).apply(IdlingMarking, name=f"said by {name}", function=abs, closes=closes, idle_us=50)
+            for name in sources
+        ]
+        said.merge(*others).key_by(lambda n: 0).apply(AtEnd, name="end").sink("out")
         settings = JobSettings(workers=1, clock=clock, state=StateTable() if snapshots else None)
-        plan = Plan(flow.graph(), (FrontId("numbers", 0),), settings)
+        plan = Plan(flow.graph(), tuple(FrontId(name, 0) for name in sources), settings)
         self.log, self.now = Log(), 1000
-        self.front = Front(plan.fronts[0], 1, clock=clock, now_us=lambda: self.now, snapshots=snapshots, **front)
+        fronts = [
+            Front(name, number, clock=clock, now_us=lambda: self.now, snapshots=snapshots, **front)
+            for number, name in enumerate(plan.fronts, 1)
+        ]
+        self.front = fronts[0]
         self.worker = Worker(
             0,
             plan,
             reporter=self.log,
             listener=SingleListener(len(plan.segments.inbound), 0),
             random=Random(1),
-            fronts=[self.front],
+            fronts=fronts,
         )
 
-    def admit(self, *values: int) -> None:
-        self.worker.admit(1, Batch(values, range(len(values)), []), 0.0)
+    def admit(self, *values: int, number: int = 1) -> None:
+        self.worker.admit(number, Batch(values, range(len(values)), []), 0.0)
 
     def marks(self) -> list[Any]:
         """Return the marks that wait: the time, and the value."""
@@ -158,6 +171,18 @@ def test_an_input_that_has_not_closed_is_named_with_what_it_holds_back() -> None
     bench.worker.flush(0.0)
     held = bench.worker.held()
     assert (held.held, held.held_for) == ({"end": 1}, {"end": "numbers/0"})
+
+
+@pytest.mark.parametrize(("first", "second", "behind"), [(5, 7, "left"), (7, 5, "right")])
+def test_the_input_that_is_behind_the_others_is_named(first: int, second: int, behind: str) -> None:
+    bench = Bench("sequence", snapshots=False, closes=False, sources=("left", "right"))
+    bench.admit(first)
+    bench.admit(second, number=2)
+    bench.worker.receive("acker/0", MinTimes((9,) * len(bench.worker.plan.segments.inbound)))
+    bench.worker.flush(0.0)
+    counts, held = bench.worker.counts(), bench.worker.held()
+    assert (counts.watermarks, counts.held_by) == ({"end": 5}, {"end": f"{behind}/0"})
+    assert (held.held, held.held_for) == ({"end": 1}, {"end": f"{behind}/0"})
 
 
 # -- idle fronts -------------------------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import flamecore as fc
-from benchmarks.processes import ROOT
 
 _CONF: Final = {"spark.sql.shuffle.partitions": "2", "spark.sql.files.openCostInBytes": "0"}
 _CLUSTER: Final = {"spark.executor.memory": "1g", "spark.driver.memory": "2g"}
@@ -44,7 +43,7 @@ def run_job(flow: fc.Flow, settings: Mapping[str, Any]) -> None:
     from flamecore.runtime.config.resolve import resolve
     from flamecore.runtime.launch import job_of, to_the_end
 
-    spec = resolve(make_config(from_program(dict(settings)), folder=ROOT), flow)
+    spec = resolve(make_config(from_program(dict(settings))), flow)
     spec.problems.raise_first()
     to_the_end(job_of(spec).run())
 

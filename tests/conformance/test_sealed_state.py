@@ -155,7 +155,7 @@ class Job:
         """Do something with the store."""
         driver = STORES[self.use]
         context = StoreContext("tally", self.folder, create=False)
-        store = driver(driver.Options(path="state/"), context)
+        store = driver(driver.Options(path=f"{self.folder}/state/"), context)
 
         async def use() -> T:
             await store.open()

@@ -201,6 +201,7 @@ class Target:
             "transport": "socket",
             "options": {},
             "job": self.name,
+            "job_name": self.name,
             "incarnation": 1,
             "token": self._token,
             "folder": folder,

@@ -93,6 +93,8 @@ def test_a_run_that_puts_out_nothing_is_not_waited_for_without_end(
     with shooting.Target(tmp_path, 5.0) as target:
         (tmp_path / "undisturbed.jsonl").write_bytes(b"a line\n")
         other = subprocess.Popen(sleeps if whose == "the undisturbed run" else ends)
+        if whose == "the job":
+            other.wait()
         monkeypatch.setattr(target, "undisturbed", lambda: other)
         monkeypatch.setattr(target, "start", lambda: None)
         target._process = subprocess.Popen(sleeps, text=True)

@@ -118,7 +118,7 @@ def test_commands_that_only_read_create_nothing(job: Path) -> None:
     ):
         done = flame(*command)
         assert done.returncode == 1
-        assert "there is no state of job 'words': state/words.db does not exist" in done.stderr
+        assert f"there is no state of job 'words': {job / 'state' / 'words.db'} does not exist" in done.stderr
     assert not (job / "state").exists()
 
 

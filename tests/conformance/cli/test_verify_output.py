@@ -95,7 +95,7 @@ def test_the_place_of_a_flipped_bit_is_named_and_the_code_is_1() -> None:
     (damage,) = json.loads(done.stdout)["outputs"]["out"]["damages"]
     assert done.returncode == 1
     assert damage["start"] <= 40_000 < damage["end"]
-    words = f"out: out.jsonl: DAMAGED: bytes {damage['start']} to {damage['end'] - 1}: "
+    words = f"out: {Path('out.jsonl').resolve()}: DAMAGED: bytes {damage['start']} to {damage['end'] - 1}: "
     assert run("verify-output").stdout.startswith(words)
 
 
@@ -106,7 +106,7 @@ def test_edited_dead_letters_are_no_damage() -> None:
     letters.write_text(letters.read_text().replace('"original":"7"', '"original":"8"'))
     done = run("verify-output")
     assert done.returncode == 0
-    assert "dead_letter: dead.jsonl: changed (dead letters may be edited): bytes 0 to " in done.stdout
+    assert f"dead_letter: {letters.resolve()}: changed (dead letters may be edited): bytes 0 to " in done.stdout
     assert run("verify-output", "dead.jsonl").returncode == 1, "nothing says that they are dead letters"
     Path("out.jsonl").write_bytes(b"x" + Path("out.jsonl").read_bytes()[1:])
     assert run("verify-output").returncode == 1, "an output may not be edited"
@@ -130,4 +130,4 @@ def test_a_folder_of_partitions_that_is_gone_is_an_error() -> None:
     shutil.rmtree("parts")
     done = run("verify-output")
     assert done.returncode == 1
-    assert "there is no folder parts" in done.stderr
+    assert f"there is no folder {Path('parts').resolve()}" in done.stderr

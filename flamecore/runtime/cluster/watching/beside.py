@@ -44,7 +44,7 @@ class Beside:
     def __init__(self, bootstrap: Mapping[str, Any], address: str, silence_s: float) -> None:
         self._job, self._name, self._closing = bootstrap["job_name"], bootstrap["node"], False
         told = {
-            **{name: bootstrap[name] for name in ("transport", "job", "incarnation", "token", "control")},
+            **{name: bootstrap[name] for name in ("transport", "job", "job_name", "incarnation", "token", "control")},
             "options": node_options(bootstrap["options"]),
             "node": f"watcher-{secrets.token_hex(6)}",
             "role": WATCHER,

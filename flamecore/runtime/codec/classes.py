@@ -11,7 +11,6 @@ import dataclasses
 import enum
 import inspect
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import repeat
@@ -136,7 +135,7 @@ class Dataclasses(FieldCodec):
         # comes from.
         made: list[object] = list(map(object.__new__, repeat(self.kind, count)))
         for field, column in zip(self.fields, columns, strict=True):
-            deque(map(object.__setattr__, made, repeat(field), column), maxlen=0)  # also where the class is frozen
+            any(map(object.__setattr__, made, repeat(field), column))  # sets it in all; also where the class is frozen
         return made
 
 

@@ -10,14 +10,14 @@ and written once for the whole batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from itertools import accumulate, pairwise
 from typing import Any, Final
 
 import msgspec
 
 from flamecore.errors import CodecError, TooLargeError
-from flamecore.model.batch import DerivedOrders, Note, concat, pack, unpack
+from flamecore.model.batch import DerivedOrders, Note, Orders, concat, pack, unpack
 from flamecore.model.failure import Failure, shorten_repr
 from flamecore.model.graph import Graph, payload_types
 from flamecore.model.messages import Ack, Delivered, Items, MinTimes, Released, Report
@@ -185,7 +185,7 @@ class Codec:
         writer = Writer(self._types) if count < 2 else BatchWriter(self._types)
         writer.head(head)
         if count > _SPELLED_OUT:
-            writer.spend(_spelled_out(pieces))
+            writer.spend(_spelled_out([piece[3] for piece in pieces]))
         try:
             return writer.bytes_of([lay.ITEMS, writer.column(payloads)])
         except TooLargeError as error:
@@ -202,7 +202,7 @@ class Codec:
         head = _encode((worker, time, pack(orders), failing, heard, away))
         writer.head(head)
         if len(payloads) > _SPELLED_OUT:
-            writer.spend(_spelled_out([(0, 0, True, orders)]))
+            writer.spend(_spelled_out([orders]))
         node = [lay.RELEASED, writer.column(payloads)]
         node.append(writer.column(failed))
         return writer.bytes_of(node)
@@ -304,9 +304,9 @@ def _failure(value: object) -> Failure:
     return value
 
 
-def _spelled_out(pieces: Iterable[Sequence[object]]) -> int:
-    """Return the cost, in units, of spelling out the derived orders of pieces."""
-    return sum([lay.ORDER_UNITS * len(piece[3]) for piece in pieces if type(piece[3]) is DerivedOrders])
+def _spelled_out(orders: Iterable[Orders]) -> int:
+    """Return the cost, in units, of spelling out the derived ones among orders of pieces."""
+    return sum([lay.ORDER_UNITS * len(some) for some in orders if type(some) is DerivedOrders])
 
 
 def _items_reader(read: Read) -> Callable[[ByteCursor], Items]:
@@ -316,7 +316,7 @@ def _items_reader(read: Read) -> Callable[[ByteCursor], Items]:
         counts = [len(orders) for _, _, _, orders in pieces]
         count = sum(counts)
         if count > _SPELLED_OUT:
-            cursor.spend(_spelled_out(pieces))
+            cursor.spend(_spelled_out([piece[3] for piece in pieces]))
         payloads = read(cursor, count)
         if len(payloads) != count:
             raise ValueError(f"{count} orders for {len(payloads)} payloads")
@@ -333,7 +333,7 @@ def _released_reader(read: Read, read_failures: Read) -> Callable[[ByteCursor], 
         worker, time, note, failing, heard, away = _released_head(cursor.head())
         orders = unpack(note)
         if len(orders) > _SPELLED_OUT:
-            cursor.spend(_spelled_out([(0, 0, True, orders)]))
+            cursor.spend(_spelled_out([orders]))
         payloads = read(cursor, len(orders))
         if len(payloads) != len(orders):
             raise ValueError(f"{len(orders)} orders for {len(payloads)} payloads")

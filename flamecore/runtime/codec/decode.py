@@ -10,9 +10,8 @@ and do nothing else.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice, repeat
+from itertools import accumulate, islice, repeat
 from typing import Any, Final, NoReturn
 
 import msgspec
@@ -443,15 +442,12 @@ def _check_hashes(elements: Sequence[object], lengths: Sequence[int]) -> None:
     Raises:
         CodecError: Too many hashes are equal.
     """
-    parts = iter(elements)
-    for length in lengths:
-        some = islice(parts, length)
+    for length, end in zip(lengths, accumulate(lengths), strict=True):
         if length <= _MANY:
-            deque(some, maxlen=0)
             continue
         # Hashed first, not inserted: with elements made for it, inserting a hundred thousand takes minutes, whatever
         # memory they cost.
-        hashes = set(map(hash, some))
+        hashes = set(map(hash, elements[end - length : end]))
         if len(hashes) * _EQUAL < length:
             raise unreadable(f"bytes with {length} elements or keys of {len(hashes)} hashes")
 

@@ -409,6 +409,14 @@ def test_the_reader_accepts_what_just_fits_for_the_writer(
     assert codec.decode(written, lay.Limits(most, 2**18)) == value
 
 
+def test_plain_lists_that_cost_too_much_as_they_are_take_another_form() -> None:
+    """Each of their bytes could be an empty list there. Several payloads are sent in smaller numbers instead."""
+    value = ["x" * 100] * (lay.MESSAGE.units // lay.SIMPLE_UNITS // 100 + 1)
+    assert CODEC.decode(CODEC.encode(value)) == value
+    with pytest.raises(TooLargeError):
+        CODEC.encode(Items([(0, 0, True, [b"a", b"b"], [value, value[:1]])], ()))
+
+
 def derived(count: int) -> DerivedOrders:
     return DerivedOrders([encode_time(place) for place in range(count)], None, tail=b"t")
 

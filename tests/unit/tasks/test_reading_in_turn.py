@@ -21,6 +21,7 @@ from flamecore.runtime.tasks import front_task
 from flamecore.runtime.tasks.front_search import FrontSearch
 from flamecore.runtime.tasks.front_task import FrontTask, Heartbeats, Reading, StopSignal
 from flamecore.testing.progress import patience, patiently
+from flamecore.testing.simulation.virtual import run_virtually
 
 
 @pytest.fixture(autouse=True)
@@ -126,6 +127,28 @@ def test_partitions_are_read_in_turn_and_each_ends_when_it_is_exhausted() -> Non
     assert [number for number, _ in hosts.admitted[:6]] == [1, 2, 3, 1, 3, 3], "16, 32 and 64 records at a time"
     assert hosts.ended == [(2, False), (1, False), (3, False)], "the shortest first, not all at the end of the longest"
     assert not hosts.open_fronts
+
+
+def test_turns_that_others_have_take_no_time() -> None:
+    """They are turns of the event loop, in which nothing waits for a clock."""
+
+    async def play() -> float:
+        task, hosts, room = make([4000, 4000, 0])
+        task.rears_here = True
+        running = asyncio.create_task(task.run())
+        while not running.done():
+            await asyncio.sleep(0)
+            hosts.is_behind = not hosts.is_behind
+            if task.held_back:
+                for front in hosts.fronts.values():
+                    front.delivered(front.next_time)
+                room.note()
+                task.wake()
+        await running
+        assert sum(count for _, count in hosts.admitted) == 8000
+        return asyncio.get_running_loop().time()
+
+    assert run_virtually(play()) == 0.0
 
 
 def test_partitions_that_do_not_wait_for_each_other_go_on_behind_the_end_of_the_first() -> None:

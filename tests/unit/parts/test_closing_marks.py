@@ -166,11 +166,13 @@ def test_a_snapshot_before_the_end_comes_to_it_again_and_one_behind_does_not() -
 def test_an_input_that_has_not_closed_is_named_with_what_it_holds_back() -> None:
     bench = Bench("sequence", snapshots=False, closes=False)
     assert bench.worker.held() == NodeStats()
+    assert bench.worker.counts().pending == {}
     bench.admit(5, 6)
     bench.worker.receive("acker/0", MinTimes((9,) * len(bench.worker.plan.segments.inbound)))
     bench.worker.flush(0.0)
     held = bench.worker.held()
     assert (held.held, held.held_for) == ({"end": 1}, {"end": "numbers/0"})
+    assert bench.worker.counts().pending == {"end": 1}
 
 
 @pytest.mark.parametrize(("first", "second", "behind"), [(5, 7, "left"), (7, 5, "right")])

@@ -11,7 +11,7 @@ import pytest
 
 from flamecore.abc.source import Batch
 from flamecore.abc.transport import Delivery
-from flamecore.model.messages import Delivered, Items
+from flamecore.model.messages import Delivered, Items, Released
 from flamecore.runtime.operators.rounds import Rounds
 from flamecore.runtime.tasks import worker_task
 from flamecore.runtime.tasks.worker_task import WorkerTask
@@ -305,3 +305,20 @@ def test_records_of_several_fronts_leave_together(fronts: int) -> None:
 
     asyncio.run(main())
     assert done == [*range(fronts), "flush"] * 2
+
+
+def test_releases_go_to_the_partitions_that_the_worker_writes_itself() -> None:
+    here, there = Released(0, 7, [], [], []), Released(0, 8, [], [], [])
+    worker = fake_worker(lambda sender, message: None, lambda now, *, stepped: [("rear/a", here), ("rear/b", there)])
+    sent: list[Any] = []
+    put: list[Any] = []
+    sender: Any = SimpleNamespace(endpoint=Post(), send_all=sent.append)
+
+    async def main() -> None:
+        task = WorkerTask(worker, sender, lambda front, records: None)
+        task.partitions["rear/a"] = SimpleNamespace(put=put.append)  # type: ignore[assignment]
+        task.flush()
+        task.aclose()
+
+    asyncio.run(main())
+    assert (sent, put) == ([[("rear/b", there)]], [here])

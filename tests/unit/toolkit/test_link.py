@@ -197,11 +197,11 @@ def data(number: int, body: bytes) -> bytes:
     return FRAMING.wrap(Frame("a", "b", number, body))
 
 
-def acknowledged(arrived: int, sender: str = "a") -> bytes:
-    """Return the acknowledgement of frames, which have been read."""
+def acknowledged(arrived: int, sender: str = "a", nobody: int = 0) -> bytes:
+    """Return the acknowledgement of frames, which have been read, or whose receiver was not bound."""
     peer = Peer("here", "", LinkOptions(), Budget(2**20))
     channel = peer.channel(Frame(sender, "b", 1, b""))
-    channel.arrived = channel.read = arrived
+    channel.arrived, channel.read, channel.nobody = arrived, arrived, nobody
     peer.tell(channel, 0)
     peer.rest()
     return peer.take_news(FRAMING)
@@ -441,5 +441,73 @@ def test_the_error_of_a_process_that_is_not_there_says_what_was_known_last(fault
         Link("there", home)
         error, _ = await home.ended
         assert str(error.what) == f"there is no answer at there, tried {len(home.attempts)} times: {known}"
+
+    run_virtually(main())
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_message_that_found_nobody_is_an_error_of_the_next_one(waits: bool) -> None:
+    """It was sent already; one that waits behind it fails in its place. The one after that may find somebody."""
+
+    async def main() -> None:
+        home = Home(line := Talk(), window_frames=1)
+        link = Link("there", home)
+        channel = link.channel("a", "b")
+        await settle()
+        channel.push(b"one")
+        waiting = asyncio.create_task(channel.wait(b"two")) if waits else None
+        await settle()
+        line.say(acknowledged(1, nobody=1))
+        await settle()
+        if waiting is not None:
+            with pytest.raises(PeerGoneError, match="no endpoint is bound to b"):
+                await waiting
+        else:
+            with pytest.raises(PeerGoneError, match="no endpoint is bound to b"):
+                channel.has_room()
+        line.say(acknowledged(1, nobody=1))
+        await settle()
+        assert channel.has_room(), "it is said once"
+        await link.break_off()
+
+    run_virtually(main())
+
+
+def test_a_process_that_hears_nothing_but_stays_silent_is_dialed_again() -> None:
+    class Deaf(Talk):
+        async def write(self, data: bytes) -> None:
+            raise BrokenConnectionError("nobody reads")
+
+    async def main() -> None:
+        home = Home(Deaf(), second := Talk())
+        link = Link("there", home)
+        link.channel("a", "b").push(b"one")
+        await asyncio.sleep(10.0)
+        assert second.written == [data(1, b"one")]
+        assert not home.ended.done()
+        await link.break_off()
+
+    run_virtually(main())
+
+
+def test_a_slow_process_has_five_connections_in_vain_after_one_that_carried() -> None:
+    class Slow(Home):
+        async def dial(self, location: str, deadline: float) -> Dialed:
+            await asyncio.sleep(1.0)
+            return await super().dial(location, deadline)
+
+    async def main() -> None:
+        home = Slow(first := Talk(), *[Talk(BrokenConnectionError("it broke")) for _ in range(20)])
+        link = Link("there", home)
+        channel = link.channel("a", "b")
+        await asyncio.sleep(1.5)
+        channel.push(b"one")
+        channel.push(b"two")
+        first.say(acknowledged(1))
+        await settle()
+        link.disconnect()
+        _, lost = await home.ended
+        assert lost
+        assert len(home.attempts) == 1 + 5
 
     run_virtually(main())

@@ -11,7 +11,7 @@ import pytest
 
 from flamecore.abc.source import Batch
 from flamecore.abc.transport import Delivery
-from flamecore.model.messages import Delivered, Items, Released
+from flamecore.model.messages import Busy, Delivered, Items, Released
 from flamecore.runtime.operators.rounds import Rounds
 from flamecore.runtime.tasks import worker_task
 from flamecore.runtime.tasks.worker_task import WorkerTask
@@ -322,3 +322,26 @@ def test_releases_go_to_the_partitions_that_the_worker_writes_itself() -> None:
 
     asyncio.run(main())
     assert (sent, put) == ([[("rear/b", there)]], [here])
+
+
+def test_the_hosts_of_fronts_are_told_of_the_load() -> None:
+    """They deal out the items; the worker is one of them, and other workers need not know."""
+    told: list[Any] = []
+    worker = fake_worker(lambda sender, message: told.append((sender, message)), lambda now, *, stepped: [])
+    worker.compiled.shares = object()
+    worker.plan.fronts, worker.plan.host_of = ("a", "b", "c", "d"), {1: 0, 2: 2, 3: 2, 4: 3}.__getitem__
+    sender: Any = SimpleNamespace(
+        endpoint=Post(),
+        send=lambda to, message: told.append((to, message)),
+        fail=lambda error: told.append(error),
+    )
+
+    async def main() -> None:
+        task = WorkerTask(worker, sender, lambda front, records: None)
+        task._tell_load(0.05, 0.1)
+        task.aclose()
+
+    asyncio.run(main())
+    word = Busy(0, 0.05, 0.1)
+    assert told[0] == ("worker/0", word), "itself"
+    assert sorted(told[1:]) == [("worker/2", word), ("worker/3", word)]

@@ -329,7 +329,7 @@ def test_the_hosts_of_fronts_are_told_of_the_load() -> None:
     told: list[Any] = []
     worker = fake_worker(lambda sender, message: told.append((sender, message)), lambda now, *, stepped: [])
     worker.compiled.shares = object()
-    worker.plan.fronts, worker.plan.host_of = ("a", "b", "c", "d"), {1: 0, 2: 2, 3: 2, 4: 3}.__getitem__
+    worker.plan.fronts, worker.plan.host_of = ("a", "b", "c", "d"), {1: 1, 2: 0, 3: 2, 4: 3}.__getitem__
     sender: Any = SimpleNamespace(
         endpoint=Post(),
         send=lambda to, message: told.append((to, message)),
@@ -344,4 +344,4 @@ def test_the_hosts_of_fronts_are_told_of_the_load() -> None:
     asyncio.run(main())
     word = Busy(0, 0.05, 0.1)
     assert told[0] == ("worker/0", word), "itself"
-    assert sorted(told[1:]) == [("worker/2", word), ("worker/3", word)]
+    assert sorted(told[1:]) == [(f"worker/{index}", word) for index in (1, 2, 3)]

@@ -12,6 +12,7 @@ from flamecore import escapes
 from flamecore.errors import MissingDependencyError
 from flamecore.model.graph import Graph
 from flamecore.model.vertices import ByHash, ByKey, ByTime, ToAll, Vertex
+from flamecore.suggest import install_command
 
 Format = Literal["mermaid", "dot", "svg", "png"]
 FORMATS: Final[tuple[Format, ...]] = ("mermaid", "dot", "svg", "png")
@@ -85,7 +86,7 @@ def rendered(graph: Graph, format: Literal["svg", "png"]) -> bytes:
     except ModuleNotFoundError as error:
         raise MissingDependencyError(
             f"a graph as {format} needs module 'graphviz', which is not installed",
-            hint=f"{instead} Run: pip install 'flamestream[graphviz]'",
+            hint=f"{instead} Run: {install_command('flamestream', 'graphviz')}",
             module="graphviz",
             **fields,
         ) from error

@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from flamecore.suggest import install_command
 from flamecore.toolkit.hadoop import HadoopFiles
 
 PACKAGES: Final = {
@@ -55,8 +56,9 @@ def object_store(url: str, options: Mapping[str, object]) -> Any:
 def missing_package(url: str, error: ImportError) -> tuple[str, str]:
     """Return the module that an `object_store` lacks, and the install command."""
     package = "fsspec" if error.name == "fsspec" else PACKAGES.get(url.partition("://")[0], "fsspec")
-    wanted = ["'flamestream[fsspec]'"] * (package != "hdfs-native") + [package] * (package != "fsspec")
-    return package, f"pip install {' '.join(wanted)}"
+    if package == "hdfs-native":
+        return package, install_command(package)
+    return package, install_command("flamestream", "fsspec", more=[package] * (package != "fsspec"))
 
 
 def create_object(files: Any, path: str, data: bytes) -> bool:

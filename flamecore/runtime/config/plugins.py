@@ -26,7 +26,7 @@ from flamecore.errors import (
     UnknownPluginError,
 )
 from flamecore.model.failure import GROUP, user_lines
-from flamecore.suggest import nearest, suggestion
+from flamecore.suggest import install_command, nearest, suggestion
 
 if TYPE_CHECKING:
     from importlib.metadata import Distribution, EntryPoint
@@ -336,7 +336,7 @@ class PluginRegistry:
             ) from error
         extra = next((extra for extra in (provider.name, absent) if extra in provider.extras), None)
         others = [name for name in self.names(provider.kind) if name != provider.name]
-        command = f"pip install '{provider.distribution}[{extra}]'" if extra else f"pip install {absent}"
+        command = install_command(provider.distribution, extra) if extra else install_command(absent)
         raise MissingDependencyError(
             f"{provider} needs module {absent!r}, which is not installed",
             hint=f"Other {KINDS[provider.kind].plural}: {', '.join(others) or 'none'}. Run: {command}",

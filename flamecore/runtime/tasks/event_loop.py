@@ -24,6 +24,7 @@ from flamecore.errors import ConfigError, FlameError, JobError
 from flamecore.logs import logger
 from flamecore.model import failure
 from flamecore.runtime.tasks.leftovers import Leftovers
+from flamecore.suggest import install_command
 from flamecore.toolkit.closing import closings
 
 
@@ -177,7 +178,8 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
         raise ConfigError(f"{CHOICE} is {choice!r}", hint='It is "asyncio" or "uvloop"; unset: uvloop if installed.')
     if choice == "uvloop" and not there:
         raise ConfigError(
-            f"{CHOICE} is uvloop, which is not installed", hint="pip install 'flamestream[uvloop]', or unset it."
+            f"{CHOICE} is uvloop, which is not installed",
+            hint=f"{install_command('flamestream', 'uvloop')}, or unset it.",
         )
     return _fast_loop() if there and choice != "asyncio" else None
 

@@ -17,6 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from flamecore.cli import main
+from flamecore.suggest import install_command
 
 pytest.importorskip("cryptography", reason="the extra `certs` is not installed")
 
@@ -222,4 +223,4 @@ def test_without_the_extra_the_error_names_it() -> None:
     """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 3
-    assert "pip install 'flamestream[certs]'" in done.stderr
+    assert install_command("flamestream", "certs") in done.stderr

@@ -17,6 +17,7 @@ from typing import Any, Final
 import pytest
 from ephemeral_port_reserve import reserve
 
+from flamecore.suggest import install_command
 from flamecore.testing.progress import Patience
 
 APP: Final = """
@@ -111,7 +112,7 @@ def test_another_transport_has_to_be_installed(here: Folder) -> None:
     for more in (["transport.use=grpc"], ["deploy.on=processes", "transport.grpc.listen=127.0.0.1:0"]):
         done = here.call(here.job("run", "-q", "-w", "2", *(part for one in more for part in ("--set", one))))
         assert done.returncode == 3
-        assert "pip install 'flamestream[grpc]'" in done.stderr
+        assert install_command("flamestream", "grpc") in done.stderr
 
 
 def test_check_shows_what_is_chosen(here: Folder) -> None:
@@ -182,7 +183,7 @@ def test_workers_that_join_need_a_transport_that_reaches_them(here: Folder) -> N
     for options in ([], ["--on", "processes"]):
         done = here.call([*joined, *options])
         assert done.returncode == 3
-        assert "pip install 'flamestream[grpc]'" in done.stderr
+        assert install_command("flamestream", "grpc") in done.stderr
 
 
 @pytest.mark.grpc

@@ -15,6 +15,7 @@ import flamecore as fc
 from flamecore.cli.render import dot, drawn, mermaid, rendered
 from flamecore.errors import MissingDependencyError
 from flamecore.model.expansion import expand
+from flamecore.suggest import install_command
 
 
 def word_count() -> fc.Graph:
@@ -94,7 +95,7 @@ def test_a_missing_python_package_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(MissingDependencyError) as caught:
         rendered(word_count(), "svg")
     assert (caught.value.module, caught.value.extra) == ("graphviz", "graphviz")
-    assert "pip install 'flamestream[graphviz]'" in str(caught.value)
+    assert install_command("flamestream", "graphviz") in str(caught.value)
 
 
 def test_a_missing_program_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

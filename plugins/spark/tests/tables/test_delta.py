@@ -308,5 +308,5 @@ def test_a_run_that_comes_back_is_refused_by_the_log(tmp_path: Path) -> None:
 
 def test_the_extra_is_named_where_the_module_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "deltalake", None)
-    with pytest.raises(MissingDependencyError, match=r"'deltalake'.*\n.*pip install 'flamestream\[spark,delta\]'"):
+    with pytest.raises(MissingDependencyError, match=r"'deltalake'.*\n.*pip install .*\[spark,delta\]'"):
         make(tmp_path / "out").rehearse()

@@ -28,7 +28,7 @@ INT32_MIN: Final = -(2**31)
 KEY_GROUPS: Final = 128
 """Number of key groups, the small ranges of state; a power of two, fixed for the life of a job's state."""
 
-_ALIKE: Final = frozenset({str, bytes, int, type(None)})
+ALIKE: Final = frozenset({str, bytes, int, type(None)})
 """Types of which equal values do not differ, and equal none of another of these types; unlike 0.0 and -0.0, or 1 and
 True. Neither do tuples of them."""
 
@@ -174,7 +174,7 @@ def can_differ(keys: Collection[Any]) -> bool:
     if tuple in kinds:
         parts = keys if len(kinds) == 1 else [key for key in keys if type(key) is tuple]
         kinds = kinds - {tuple} | set(map(type, chain.from_iterable(parts)))
-    return not kinds <= _ALIKE
+    return not kinds <= ALIKE
 
 
 def check_key(value: Hashable) -> None:

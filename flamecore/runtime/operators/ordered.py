@@ -27,7 +27,7 @@ from flamecore.abc.operator import GONE, NEVER_OVER, Record, Round, Site, Statef
 from flamecore.errors import JobError, NoInvalideeError, OrderViolationError
 from flamecore.model.batch import Orders
 from flamecore.model.failure import FlowMistake, describe, shorten_repr
-from flamecore.model.hashing import check_key
+from flamecore.model.hashing import ALIKE, check_key
 from flamecore.model.meta import MAX_TIME, MIN_TIME, Meta, child_codes, decode_time, encode_child, encode_time
 from flamecore.model.ordered import (
     KEPT,
@@ -83,6 +83,8 @@ class _OrderedKeys(FirstKeys):
         Raises:
             TypeError: It cannot be a key.
         """
+        if self._first is None and type(key) in ALIKE:  # as mostly; a look at the types of several costs more
+            return key
         if not self.watch((key,)):
             return key
         if self._has_state(key):

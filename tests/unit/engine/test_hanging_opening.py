@@ -13,6 +13,7 @@ from flamecore.abc.source import Reader, Source, SourceCapabilities
 from flamecore.abc.store import StoreContext
 from flamecore.errors import FlameError, SourceError, StoreError
 from flamecore.runtime.engine.limited_store import LimitedStore
+from flamecore.runtime.tasks import event_loop
 from flamecore.runtime.tasks.deadlines import Deadlines
 from flamecore.testing import override
 from flamestream_stores.memory import Memory
@@ -64,6 +65,12 @@ class Stuck(Memory):
         if self.hangs == "delete":
             await asyncio.sleep(NEVER_S)
         await super().delete(names)
+
+
+@pytest.fixture(autouse=True)
+def leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have other tests look for what loops leave: after a call that has no end none is told to."""
+    monkeypatch.setattr(event_loop, "_left", False)
 
 
 def failed(settings: dict[str, Any], inputs: dict[str, Any] | None = None) -> FlameError:

@@ -53,9 +53,7 @@ HANGING = """
 
 
 def test_run_behaves_as_that_of_asyncio(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "flamecore.runtime.tasks.event_loop._left", False
-    )  # another test may have
+    monkeypatch.setattr("flamecore.runtime.tasks.event_loop._left", False)  # another test may have
     closed = []
 
     async def ends_late() -> None:

@@ -100,7 +100,8 @@ def test_a_dear_key_counts_by_its_time_and_not_by_its_number(costing: Callable[.
         reported(sampler)
         run(orders(first, 20_000), 0, ["cheap", "dear"] * 10_000)
     groups, seconds = reported(sampler)
-    assert 32 <= sum(groups.values()) <= 128
+    # At least half as many as is meant: a gap is below twice its mean. Above twice as many the gaps double.
+    assert 32 <= sum(groups.values()) <= 256
     assert 0.3 < groups[key_group(stable_hash("cheap"))] / groups[key_group(stable_hash("dear"))] < 3
     assert seconds["dear"] > 5 * seconds["cheap"]
     assert sum(seconds.values()) == pytest.approx(2.0, rel=0.5)

@@ -135,13 +135,13 @@ def stream_in_two_runs(spark: Any, checkpoint: str, folder: Path) -> set[str]:
 
 
 def test_a_stream_goes_on_in_an_object_store(spark: Any, hadoop: None, far: str, tmp_path: Path) -> None:
-    assert stream_in_two_runs(spark, f"{far}/job", tmp_path) == {"output", "spool", "state"}
+    assert stream_in_two_runs(spark, f"{far}/job", tmp_path) == {"_flow.json", "output", "spool", "state"}
     assert list((tmp_path / "bucket").rglob("query/lines/commits/1"))
 
 
 @pytest.mark.usefixtures("data_source")
 def test_a_stream_goes_on_in_hdfs(spark: Any, hdfs: str, tmp_path: Path) -> None:
-    assert stream_in_two_runs(spark, f"{hdfs}/{token_hex(6)}", tmp_path) == {"output", "spool", "state", "query"}
+    assert stream_in_two_runs(spark, f"{hdfs}/{token_hex(6)}", tmp_path) == {"_flow.json", "output", "spool", "state", "query"}
 
 
 @pytest.mark.usefixtures("data_source")

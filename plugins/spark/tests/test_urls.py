@@ -141,7 +141,13 @@ def test_a_stream_goes_on_in_an_object_store(spark: Any, hadoop: None, far: str,
 
 @pytest.mark.usefixtures("data_source")
 def test_a_stream_goes_on_in_hdfs(spark: Any, hdfs: str, tmp_path: Path) -> None:
-    assert stream_in_two_runs(spark, f"{hdfs}/{token_hex(6)}", tmp_path) == {"_flow.json", "output", "spool", "state", "query"}
+    assert stream_in_two_runs(spark, f"{hdfs}/{token_hex(6)}", tmp_path) == {
+        "_flow.json",
+        "output",
+        "spool",
+        "state",
+        "query",
+    }
 
 
 @pytest.mark.usefixtures("data_source")

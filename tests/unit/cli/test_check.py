@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from flamecore.cli import main
+from flamecore.suggest import install_command
 
 pytestmark = pytest.mark.usefixtures("installed")
 
@@ -251,5 +252,5 @@ def test_graph_without_graphviz_names_the_extra(app: str, monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "graphviz", None)
     done = call("graph", app, "--output", "words.svg")
     assert done.exit_code == 3
-    assert "flamestream[graphviz]" in done.stderr
+    assert install_command("flamestream", "graphviz") in done.stderr
     assert not Path("words.svg").exists()

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 MARK: Final[dict[str, Any]] = {"flamestream": "path"}
-"""What marks the type of an option as a path."""
+"""Metadata of the type of an option that is a path."""
 
 FilePath = Annotated[str, msgspec.Meta(extra=MARK)]
 """A text that is the path of a file or folder, or a pattern of such paths.

@@ -1,4 +1,4 @@
-"""What is stored of keys that are equal and differ, and of states like the initial one, at the end of any story.
+"""Contents of the state at the end of any story: keys that are equal and differ, and states like the initial one.
 
 It follows from the items alone: neither workers, nor snapshots, nor faults decide it.
 """

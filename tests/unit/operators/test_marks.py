@@ -118,7 +118,7 @@ class Counted(bytes):
 
 @pytest.mark.parametrize("disorder", [1, 5, 1000])
 def test_a_look_at_the_first_that_waits_does_not_compare_all(disorder: int) -> None:
-    """Where each mark makes a turn due, it is looked at behind each: all together would take a time by the square."""
+    """Marks that each make a turn due have a look each; looks at all would take a time by the square."""
     made, _ = watermark([(1, 1)])
     times = sorted(range(1000), key=lambda time: time + Random(f"{time}").randrange(disorder))
     Counted.compared = 0

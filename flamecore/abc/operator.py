@@ -230,7 +230,7 @@ class StatefulOperator(Operator, ABC):
         retracted: Number of outputs that it has taken back.
         repeated: Number of times that it has processed an item again, or found out its outputs, to take back or repair.
         names: All names that have state, and perhaps some that have none any more, each once or more. It is only
-            appended to. It may be empty if no snapshots are taken.
+            appended to, except by `compact`. It may be empty if no snapshots are taken.
     """
 
     worked: int = 0
@@ -293,6 +293,13 @@ class StatefulOperator(Operator, ABC):
         """Start from the states of a snapshot, by name.
 
         Called before the first item, perhaps several times.
+        """
+
+    def compact(self) -> None:
+        """Forget the names that have had no state since the last cut.
+
+        Called right after a cut, before the next item, when a sweep of the snapshots has read all names. By default
+        none is forgotten.
         """
 
     def groups_of(self, names: Sequence[Any]) -> Sequence[int]:

@@ -209,6 +209,7 @@ CONTRACTS: Final[Mapping[type, Mapping[str, Rule]]] = {
         "cut": _all(Mapping),
         "snapshot_of": _a(Mapping),
         "restore": _NOTHING,
+        "compact": _NOTHING,
         "groups_of": _a(Sequence),
     },
 }

@@ -24,7 +24,15 @@ from flamecore.model.batch import Orders, Rows, children, extended, many_of, sel
 from flamecore.model.drift import MISSING, Drift, one_more, route_key
 from flamecore.model.hashing import check_key
 from flamecore.model.meta import CHILD, child_codes
-from flamecore.runtime.operators.keyed_state import ABSENT, Ended, FirstKeys, Initial, LabelledState, LayeredState
+from flamecore.runtime.operators.keyed_state import (
+    ABSENT,
+    MOST_ENDED,
+    Ended,
+    FirstKeys,
+    Initial,
+    LabelledState,
+    LayeredState,
+)
 
 # The codes of usual outputs are made once: the order of an output is then one concatenation.
 _WAY_OUT: Final = CHILD[0] + CHILD[0]
@@ -139,6 +147,7 @@ class DriftOperator(StatefulOperator):
         # Whether an item may leave the state with which a key begins. A count does not, nor does a reduce.
         self._ends = vertex.accumulate is not one_more and vertex.initial is not MISSING
         self._dropped = False  # whether a key has lost all of its items
+        self._enough = MOST_ENDED  # number of keys from which on those that have ended are forgotten
         self.histories: dict[object, list[Entry]] = {}
         self._key_of = route_key(vertex)
         self._ident, self._emit, self._fail, self._emit_run = site.ident, site.emit, site.fail, site.emit_run
@@ -507,6 +516,7 @@ class DriftOperator(StatefulOperator):
         """
         if not self._snapshots:
             self._forget(minimum)
+            self._compact(self.states.top)
 
     def _forget(self, before: bytes) -> None:
         """Drop the history below the encoded time `before`, which no repair can reach."""
@@ -589,6 +599,16 @@ class DriftOperator(StatefulOperator):
         is_initial = self._initial.is_
         found = self.states.snapshot_of(names)
         return self._first_keys.named({key: state for key, state in found.items() if not is_initial(state)})
+
+    def compact(self) -> None:
+        self._compact(self.names)
+
+    def _compact(self, keys: Collection[object]) -> None:
+        """Forget those of some keys that have ended, if there are enough."""
+        if len(keys) > self._enough and (self._ends or self._dropped):
+            self.states.compact(self._initial.is_)
+            self._first_keys.forget(self.names)
+            self._enough = max(MOST_ENDED, 2 * len(keys))
 
     def restore(self, states: Mapping[object, object]) -> None:
         self.states.restore(states)

@@ -41,6 +41,10 @@ _FEW: Final = 8
 """All states leave the top when fewer than an eighth of them have changed since the last cut: to compare eight takes as
 long as to look below for one, and to merge it there."""
 
+MOST_ENDED: Final = 1024
+"""Keys that have ended are forgotten at twice as many keys as were left the last time, and at no fewer than this: so a
+look at all of them takes no longer than it took to add them."""
+
 _AT_ONCE: Final = 8192
 """States compared at once, without a break for items."""
 
@@ -163,6 +167,10 @@ class FirstKeys:
         self._known = known
         self._first: dict[Any, Any] | None = None
 
+    def __len__(self) -> int:
+        """Return the number of keys that it holds."""
+        return len(self._first or ())
+
     @property
     def is_on(self) -> bool:
         """Return whether keys can differ."""
@@ -188,6 +196,12 @@ class FirstKeys:
     def of(self, key: Any) -> Any:
         """Return a key as its first item has it."""
         return key if self._first is None else self._first.get(key, key)
+
+    def forget(self, kept: Iterable[Any]) -> None:
+        """Forget all keys but some, which have state or are in the last snapshot."""
+        if self._first is not None:
+            first = self._first
+            self._first = {key: first.get(key, key) for key in kept}
 
     def named(self, states: Mapping[Any, Any]) -> Mapping[Any, Any]:
         """Return states by their first keys."""
@@ -385,6 +399,26 @@ class LayeredState:
 
         There are none, since any later item may have the key.
         """
+
+    def compact(self, is_initial: Callable[[Any], bool]) -> None:
+        """Forget keys that have ended.
+
+        Call it right after a cut; if no snapshots are taken, at any time.
+
+        Args:
+            is_initial: Function that tells whether a key with a state has none.
+        """
+        top = self.top
+        if not self._snapshots:
+            for key in [key for key, state in top.items() if is_initial(state)]:
+                del top[key]
+            return
+        # Those on top stay: the states of the last cut are told apart by their places. Copied: the changes of the last
+        # cut are still to be read.
+        below = {**self._old, **self._left}
+        old = {key: state for key, state in below.items() if key in top or not (state is ABSENT or is_initial(state))}
+        self._old, self._left, self._unmoved = old, {}, iter(())
+        self.names[:] = [key for key in dict.fromkeys(self.names) if key in top or key in old]
 
     def cut(self, since: Mapping[object, object]) -> Mapping[object, object]:
         """Return the changes between the last cut and this one.

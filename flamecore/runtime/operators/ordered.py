@@ -19,6 +19,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
+from itertools import chain
 from operator import itemgetter
 from sys import maxsize
 from typing import Any, Final, Literal
@@ -42,7 +43,7 @@ from flamecore.model.ordered import (
     tie_of,
     timer_place,
 )
-from flamecore.runtime.operators.keyed_state import FirstKeys
+from flamecore.runtime.operators.keyed_state import MOST_ENDED, FirstKeys
 from flamecore.runtime.operators.reorder import ReorderBuffer, Waiting
 from flamecore.runtime.operators.watermark import Watermark
 
@@ -65,7 +66,7 @@ class _OrderedKeys(FirstKeys):
     """First keys of items in order.
 
     Args:
-        known: Returns all keys that have state.
+        known: Returns all keys that have state, or had it at the last cut.
         has_state: Whether a key has state.
         snapshots: Whether snapshots are taken.
     """
@@ -76,6 +77,7 @@ class _OrderedKeys(FirstKeys):
         super().__init__(known)
         self._has_state, self._snapshots = has_state, snapshots
         self._begun: deque[tuple[bytes, Any]] = deque()  # (order, the key before) where others have begun
+        self._enough = MOST_ENDED
 
     def of_item(self, order: bytes, key: Any) -> Any:
         """Return the key of an item as its first item has it, which may be this one.
@@ -89,10 +91,8 @@ class _OrderedKeys(FirstKeys):
             return key
         if self._has_state(key):
             return self.of(key)
-        before = self.begin(key)
-        if before is not None and self._snapshots:
-            self._begun.append((order, before))
-        return key
+        self._forget_ended()
+        return self._begin_at(order, key)
 
     def of_items(self, orders: Sequence[bytes], keys: Sequence[Any]) -> Sequence[Any]:
         """Return the keys of items between which no state ends.
@@ -102,11 +102,26 @@ class _OrderedKeys(FirstKeys):
         """
         if not self.watch(keys):
             return keys
+        self._forget_ended()  # before all of them: those that begin here have no state yet
         first: dict[Any, Any] = {}
         for order, key in zip(orders, keys, strict=False):
             if key not in first:
-                first[key] = self.of_item(order, key)
+                first[key] = self.of(key) if self._has_state(key) else self._begin_at(order, key)
         return [*map(first.__getitem__, keys)]
+
+    def _begin_at(self, order: bytes, key: Any) -> Any:
+        """Note the key of an item that has found no state, and return it."""
+        before = self.begin(key)
+        if before is not None and self._snapshots:
+            self._begun.append((order, before))
+        return key
+
+    def _forget_ended(self) -> None:
+        """Forget the keys that have ended, if there are enough; with snapshots `OrderedOperator.compact` does."""
+        assert self._first is not None
+        if not self._snapshots and len(self._first) >= self._enough:
+            self.forget(self._known())
+            self._enough = max(MOST_ENDED, 2 * len(self._first))
 
     def trim(self, before: bytes) -> None:
         """Forget the keys that ended below an encoded time."""
@@ -161,6 +176,7 @@ class OrderedOperator(StatefulOperator):
         self._timer_count = 0  # number of pending timers that do not wait for the watermark
         self.watermark = Watermark()
         self._named: set[Any] = set()
+        self._enough = MOST_ENDED  # number of names from which on those without state are forgotten
         # (orders, keys, records before) of what has been worked on since the last trim
         self._log: deque[tuple[Any, ...]] = deque()
         self._since: dict[Any, Record | None] = {}  # for each key worked on since the last cut, its record then
@@ -222,8 +238,8 @@ class OrderedOperator(StatefulOperator):
         return sum(self.work.held(state) for state, timers, _ in records if any(timer[2] for timer in timers))
 
     def _kept_keys(self) -> Iterable[Any]:
-        """Return the keys that have state."""
-        return self._records
+        """Return the keys that have state, or had it at the last cut."""
+        return chain(self._records, self._since)
 
     def _has_state(self, key: Any) -> bool:
         return key in self._records
@@ -643,6 +659,15 @@ class OrderedOperator(StatefulOperator):
 
     def _as_stored(self, record: Record) -> Record:
         return record if self._stored is None else self._stored(record)
+
+    def compact(self) -> None:
+        if len(self.names) < self._enough:
+            return
+        kept = dict.fromkeys(self._kept_keys())
+        self._named.intersection_update(kept)
+        self.names[:] = [name for name in self.names if name in self._named or is_shared(name)]
+        self._first_keys.forget(kept)
+        self._enough = max(MOST_ENDED, 2 * len(self.names))
 
     def restore(self, states: Mapping[Any, Any]) -> None:
         own = {name: record for name, record in states.items() if not is_shared(name)}

@@ -49,6 +49,8 @@ class ReadableState(Protocol):
 
     def snapshot_of(self, names: Sequence[object]) -> Mapping[object, object]: ...
 
+    def compact(self) -> None: ...
+
 
 class StateWriter:
     """A writer of one worker's state, for operations with the same key groups.
@@ -127,6 +129,8 @@ class StateWriter:
                 self._todo.insert(0, (vertex, stop, end))
         if not self._todo:
             self.since, self._parts = self._begun, self._own
+            for operation in self._operations.values():  # no place in their names is to be remembered now
+                operation.compact()
         return swept
 
     def _sections(self, pieces: list[tuple[str, Mapping[object, object]]]) -> Iterator[tuple[Section, bytes]]:

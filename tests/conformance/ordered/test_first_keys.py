@@ -16,6 +16,8 @@ import flamecore as fc
 from flamecore.abc.store import StoreContext
 from flamecore.model.hashing import KEY_GROUPS, key_groups
 from flamecore.runtime.codec.codec import Codec
+from flamecore.runtime.operators import drift, ordered
+from flamecore.runtime.operators.keyed_state import MOST_ENDED
 from flamecore.runtime.state.restore import load_state
 from flamecore.runtime.state.scan import scan
 from flamecore.testing.draws import seeds
@@ -28,6 +30,13 @@ ACKERS = {name: acker_named(name) for name in ("centralized", "local", "sharded"
 CODEC = Codec()
 KEYS: list[Any] = [1, True, 1.0, 0.0, -0.0, 0, False, "x", (1, "a"), (True, "a")]
 VALUES: list[Any] = [0, 0.0, -0.0, False, (0, 0.0), (0, -0.0), 7]
+
+
+@pytest.fixture(autouse=True, params=[2, MOST_ENDED])
+def most_ended(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let keys that have ended be forgotten at once, as in long runs, and not at all, as in short ones."""
+    for module in (drift, ordered):
+        monkeypatch.setattr(module, "MOST_ENDED", request.param)
 
 
 def stored(disk: dict[str, bytes], operation: str) -> dict[str, str]:

@@ -12,7 +12,7 @@ import pytest
 
 from flamecore.abc.operator import GONE, Cells, Part, Site, Turn, Way, Work, each
 from flamecore.model.meta import GlobalTime, encode_child, encode_time
-from flamecore.model.ordered import Marking, Now, Ordered, Outcome, Timer, behind_record, shared_names
+from flamecore.model.ordered import Marking, Now, Ordered, Outcome, Timer, behind_record, is_shared, shared_names
 from flamecore.model.vertices import ByKey
 from flamecore.runtime.operators.columns.cells import CellOperator, ordered_operator
 from flamecore.runtime.operators.ordered import OrderedBuffer, OrderedOperator
@@ -132,7 +132,7 @@ def found_put(found: Mapping[Any, int]) -> Any:
 class Bench:
     """An operator at work, with what it has emitted, said and failed on."""
 
-    def __init__(self, *, with_cells: bool) -> None:
+    def __init__(self, *, with_cells: bool, snapshots: bool = True) -> None:
         self.outputs: list[Any] = []
         self.said: list[Any] = []
         self.stored: dict[Any, Any] = {}
@@ -140,13 +140,14 @@ class Bench:
             7,
             lambda order, trace, alive, payload, error: self.outputs.append((order, repr(payload), repr(error))),
             (Way(self._emit, each(self._emit)),),
-            snapshots=True,
+            snapshots=snapshots,
         )
         vertex = Sums("sums", route=ByKey(itemgetter(0)), index=3)
         self.operator = ordered_operator(vertex, site) if with_cells else OrderedOperator(vertex, site)
         assert isinstance(self.operator, CellOperator) == with_cells
+        names = shared_names()[:1] if snapshots else None
         self.operator.watermark.connect(
-            {(9, 1): Marking("said", function=int)}, lambda *mark: self.said.append(mark), shared_names()[:1]
+            {(9, 1): Marking("said", function=int)}, lambda *mark: self.said.append(mark), names
         )
         self.buffer = OrderedBuffer("sums", self.operator, 1)
 
@@ -165,6 +166,23 @@ class Bench:
         for piece in self.operator.cut(encode_time(time)):
             self.stored |= piece
         self.stored = {key: record for key, record in self.stored.items() if record is not GONE}
+
+
+@pytest.mark.parametrize("with_cells", [False, True])
+@pytest.mark.parametrize("snapshots", [False, True])
+def test_keys_that_have_ended_take_no_memory(with_cells: bool, snapshots: bool) -> None:
+    bench, most = Bench(with_cells=with_cells, snapshots=snapshots), 0
+    operator = bench.operator
+    for time in range(1, 200):
+        keys = [float(number) for number in range(100 * time, 100 * (time + 1))]
+        records = [(100 * time + at, (key, 10 * time + 5, 1)) for at, key in enumerate(keys)]
+        bench.run(records, [(records[-1][0], 10 * time)], 100 * (time + 1))
+        if snapshots and time % 2:
+            bench.store(100 * (time + 1))
+            operator.compact()
+        most = max(most, len(operator.names), len(operator._first_keys), len(operator._named))
+    assert len(bench.said) > 100, "turns have ended, and the keys with them"
+    assert 100 <= most < 3_000
 
 
 def order_of(time: int) -> bytes:
@@ -201,6 +219,10 @@ def test_states_in_cells_are_what_each_key_has_alone(seed: int) -> None:
             names = [*range(40)]
             for bench in benches:
                 bench.store(cut)
+                if cut % 2:  # as when a sweep has come to its end
+                    bench.operator._enough = 0
+                    bench.operator.compact()
+                    assert {name for name in bench.stored if not is_shared(name)} <= {*bench.operator.names}
                 assert bench.operator.snapshot_of(names) == {
                     name: record for name, record in bench.stored.items() if name in names and type(name) is int
                 }

@@ -50,6 +50,9 @@ class Operation:
         self.asked += len(names)
         return {name: self.state[name] for name in names if name in self.state}
 
+    def compact(self) -> None:
+        self.names = list(self.state)
+
     def change(self, changed: Mapping[Any, Any]) -> None:
         self._types[0].update(map(type, changed))
         self._types[1].update(map(type, changed.values()))
@@ -279,6 +282,15 @@ def test_deleted_keys_stay_deleted() -> None:
     story.snapshot({"one": {1: GONE}})
     story.check()
     assert story.state["one"] == {3: "b"}
+
+
+def test_names_without_state_are_forgotten_when_a_sweep_has_ended() -> None:
+    story, most = Story(1), 0
+    for number in range(3000):
+        story.snapshot({"one": {("begun", number): 1, ("begun", number - 1): GONE}})
+        most = max(most, len(story.operations[0]["one"].names))
+    story.check()
+    assert most < 1500, "of 3,000 keys, one of which has state at a time"
 
 
 def test_a_group_moves_with_all_its_parts() -> None:

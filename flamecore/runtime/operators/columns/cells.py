@@ -124,7 +124,8 @@ class CellOperator(OrderedOperator):
         self._past = Past()  # at the last cut
 
     def _kept_keys(self) -> Iterable[Any]:
-        return chain(self._records, *self._by_mark.values())
+        past = self._past
+        return chain(self._records, *self._by_mark.values(), past.records, *past.cells.values())
 
     def _has_state(self, key: Any) -> bool:
         return key in self._records or any(key in cells for cells in self._by_mark.values())

@@ -14,6 +14,8 @@ import pytest
 
 import flamecore as fc
 import flamestream_windows as windows
+from flamecore.runtime.operators import drift, ordered
+from flamecore.runtime.operators.keyed_state import MOST_ENDED
 from flamecore.testing import assert_exactly_once
 from flamecore.testing.draws import seeds
 from flamestream_windows import triggers, watermarks
@@ -35,6 +37,13 @@ FAMILIES: list[list[Any]] = [
 ]
 Record = tuple[Any, int]
 Build = Callable[[Any], Any]
+
+
+@pytest.fixture(autouse=True, params=[2, MOST_ENDED])
+def most_ended(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let keys that have ended be forgotten at once, as in long runs, and not at all, as in short ones."""
+    for module in (drift, ordered):
+        monkeypatch.setattr(module, "MOST_ENDED", request.param)
 
 
 def timed(stream: Any) -> Any:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any, Final, Union, get_args, get_origin
 
-from flamecore.toolkit.records.plain import encode
+from flamecore.toolkit.records.plain import Unencodable, encode, scalar
 from flamecore.toolkit.records.tables import Table
 
 JSON: Final = "jsonb"
@@ -33,6 +33,9 @@ _TYPES: Final[dict[Any, str]] = {
     datetime.timedelta: "interval",
     uuid.UUID: "uuid",
 }
+
+
+_PARTS_OF_MOMENTS: Final = ("date", "time without time zone")
 
 
 def type_of(declared: Any) -> str:
@@ -60,6 +63,7 @@ class Rows:
         self._table = Table.of(declared)
         self.columns = [(column.name, type_of(column.type)) for column in self._table.columns]
         self._json = [place for place, (_, kind) in enumerate(self.columns) if kind == JSON]
+        self._parts = [place for place, (_, kind) in enumerate(self.columns) if kind in _PARTS_OF_MOMENTS]
 
     def of(self, payloads: Sequence[Any]) -> Sequence[Sequence[Any]]:
         """Return a row for each payload.
@@ -69,10 +73,16 @@ class Rows:
             JSON.
         """
         rows = self._table.taken_apart(payloads)
-        return [self._with_json(row) for row in rows] if self._json else rows
+        return [self._cells(payload, row) for payload, row in zip(payloads, rows, strict=True)]
 
-    def _with_json(self, row: Sequence[Any]) -> Sequence[Any]:
-        cells = list(row)
+    def _cells(self, payload: object, row: Sequence[Any]) -> Sequence[Any]:
+        cells = [*map(scalar, row)]
+        for place in self._parts:
+            if isinstance(cells[place], datetime.datetime):
+                name, kind = self.columns[place]
+                raise Unencodable(
+                    payload, f"column {name!r} is a {kind}, and PostgreSQL would cut {cells[place]} to it"
+                )
         for place in self._json:
             if cells[place] is not None:
                 cells[place] = encode(cells[place]).decode()

@@ -142,6 +142,40 @@ def test_payloads_become_columns_and_cells(
     assert query(server, "SELECT * FROM out ORDER BY seq") == [(1, *row), (2, *row)]
 
 
+def test_values_of_numpy_are_cells_like_those_of_python(server: Server) -> None:
+    numpy = pytest.importorskip("numpy", reason="numpy is not installed")
+    moment = datetime.datetime(2024, 1, 2, 3, 4, 5, 6, datetime.UTC)
+    rest = {"n": numpy.int32(7), "day": numpy.datetime64("2024-02-29")}
+    payload = Everything(
+        numpy.bool_(True),
+        numpy.float32(0.5),
+        numpy.bytes_(b"x"),
+        numpy.datetime64("2024-02-29"),
+        numpy.datetime64("2024-01-02T03:04:05.000006"),
+        Decimal("1.50"),
+        uuid.UUID(int=7),
+        rest,
+    )
+    asyncio.run(deliver(sink(server, Everything), (1, [payload])))
+    found = (True, 0.5, b"x", datetime.date(2024, 2, 29), moment, Decimal("1.50"), uuid.UUID(int=7))
+    assert query(server, "SELECT * FROM out") == [(1, *found, {"n": 7, "day": "2024-02-29"})]
+
+
+@pytest.mark.parametrize(
+    ("type_", "value"),
+    [
+        (int, 1.5),
+        (datetime.date, datetime.datetime(2024, 2, 29, 12)),
+        (datetime.time, datetime.datetime(2024, 2, 29, 12)),
+        (datetime.date, 1),
+    ],
+)
+def test_a_value_that_would_become_another_one_is_refused(server: Server, type_: Any, value: Any) -> None:
+    with pytest.raises(SinkError):
+        asyncio.run(deliver(sink(server, type_), (1, [None, value])))
+    assert query(server, "SELECT count(*) FROM out") == [(0,)]
+
+
 def test_modes_touch_no_other_table_and_keep_what_depends_on_theirs(server: Server) -> None:
     with psycopg.connect(server.dsn, autocommit=True) as connection:
         connection.execute("CREATE TABLE mine (x int)")

@@ -86,12 +86,20 @@ def plain(value: Any) -> object:
     for base in (str, int, float):
         if isinstance(value, base):
             return base(value) if base is not str else str.__str__(value)
+    found = scalar(value)
+    return value if found is value else plain(found)
+
+
+def scalar(value: Any) -> Any:
+    """Return a scalar of an array as a value of Python's own, and any other value as it is.
+
+    A time in nanoseconds and a missing time stay as they are: `item` would make a number of the one, None of the other.
+    """
     if _is_array_scalar(value):
         return value.item()
-    if getattr(getattr(value, "dtype", None), "kind", None) in ("M", "m", "S") and value.shape == ():
-        # A time in nanoseconds would be a number, and one that is missing nothing: they are refused.
+    if getattr(getattr(value, "dtype", None), "kind", None) in ("M", "m", "S", "U") and value.shape == ():
         found = value.item()
-        return plain(found) if isinstance(found, (date, timedelta, bytes)) else value
+        return found if isinstance(found, (date, timedelta, bytes, str)) else value
     return value
 
 

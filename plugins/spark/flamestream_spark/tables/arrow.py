@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from math import isfinite
 from typing import Any, Final, Literal, Union, get_args, get_origin
 
 import pyarrow as pa
@@ -23,7 +24,7 @@ import pyarrow as pa
 from flamecore.errors import ConfigError
 from flamecore.model.types import hint_text
 from flamecore.suggest import suggestion
-from flamecore.toolkit.records.plain import Unencodable, cell, encode
+from flamecore.toolkit.records.plain import Unencodable, cell, encode, scalar
 from flamecore.toolkit.records.shapes import Column, record_columns, tuple_columns
 from flamecore.toolkit.records.tables import Table
 from flamestream_spark.compat import spark_schema
@@ -47,6 +48,12 @@ _SCALARS: Final[dict[Any, Any]] = {
     datetime.timedelta: pa.duration("us"),
     decimal.Decimal: pa.decimal128(38, 18),
 }
+
+_EXACT: Final = {kind: frozenset({type_, type(None)}) for type_, kind in _SCALARS.items()}
+"""For each type of Arrow, types of values that it takes as they are; for others they have to be looked at."""
+
+_NONE: Final[frozenset[Any]] = frozenset()
+_REFUSED: Final = (pa.ArrowException, TypeError, ValueError, ArithmeticError, AttributeError)
 
 _NAMED: Final[dict[str, Any]] = {"timestamp": pa.timestamp("us", tz="UTC"), "timestamp_ntz": pa.timestamp("us")}
 _DECIMAL: Final = re.compile(r"decimal\((\d+),\s*(\d+)\)")
@@ -108,10 +115,10 @@ def _typed(hint: Any, words: str) -> tuple[Any, Convert | None, bool]:
     elif origin in (list, tuple, Sequence, set, frozenset) and arguments:
         kind, convert, said = _typed(arguments[0], _within("array", words)[0])
         order: Convert = sorted if origin in (set, frozenset) else list
-        return pa.list_(kind), order if convert is None else _each(convert, order), said
+        return pa.list_(kind), _each(kind, convert, order), said
     elif origin in (dict, Mapping) and len(arguments) == 2 and arguments[0] is str:
         kind, convert, said = _typed(arguments[1], _within("map", words)[-1])
-        return pa.map_(pa.string(), kind), _mapping(convert), said
+        return pa.map_(pa.string(), kind), _mapping(kind, convert), said
     return pa.string(), text, False
 
 
@@ -191,6 +198,7 @@ def _named(hint: Any, words: str) -> Any:
 
 
 def _without_zone(value: datetime.datetime) -> datetime.datetime:
+    value = scalar(value)
     if value.tzinfo is not None:
         raise ValueError("it has a zone, and the column is a timestamp_ntz, which has none")
     return value
@@ -208,23 +216,54 @@ def text(value: Any) -> str | None:
     return found if isinstance(found, str) else encode(found).decode()
 
 
-def _each(convert: Convert, order: Convert) -> Convert:
-    return lambda values: [None if one is None else convert(one) for one in order(values)]
+def _column(values: Sequence[Any], kind: Any, convert: Convert | None) -> Sequence[Any]:
+    """Return values as Arrow is given them for a type.
+
+    Raises:
+        Exception: One is not of its declared type.
+    """
+    if convert is None and _EXACT.get(kind, _NONE).issuperset(map(type, values)):
+        return values
+    return [_value(one, kind, convert) for one in values]
 
 
-def _mapping(convert: Convert | None) -> Convert:
-    if convert is None:
-        return lambda value: list(value.items())
-    return lambda value: [(key, None if one is None else convert(one)) for key, one in value.items()]
+# Arrow makes 1 of 1.5 where integers are declared, a day of a moment, a moment of a number, and says nothing.
+def _value(value: Any, kind: Any, convert: Convert | None) -> Any:
+    """Return one value as Arrow is given it for a type; see `_column`."""
+    if value is None:
+        return None
+    if convert is not None:
+        return convert(value)
+    value = scalar(value)
+    if pa.types.is_integer(kind):
+        fits = isinstance(value, int) or (
+            isinstance(value, float | decimal.Decimal) and isfinite(value) and value % 1 == 0
+        )
+    elif pa.types.is_date(kind):
+        fits = isinstance(value, datetime.date) and not isinstance(value, datetime.datetime)
+    elif pa.types.is_timestamp(kind):
+        fits = isinstance(value, datetime.datetime)
+    elif pa.types.is_duration(kind):
+        fits = isinstance(value, datetime.timedelta)
+    else:
+        return value
+    if not fits:
+        raise TypeError(f"a {type(value).__name__} would become another value there")
+    return value
+
+
+def _each(kind: Any, convert: Convert | None, order: Convert) -> Convert:
+    return lambda values: _column(order(values), kind, convert)
+
+
+def _mapping(kind: Any, convert: Convert | None) -> Convert:
+    return lambda value: [*zip(value, _column([*value.values()], kind, convert), strict=True)]
 
 
 def _struct(parts: Sequence[tuple[str, Any, Convert | None]], split: Callable[[Any], Any] | None) -> Convert:
     def convert(value: Any) -> Any:
         row = value if split is None else split(value)
-        return {
-            name: one if change is None or one is None else change(one)
-            for (name, _, change), one in zip(parts, row, strict=True)
-        }
+        return {name: _value(one, kind, change) for (name, kind, change), one in zip(parts, row, strict=True)}
 
     return convert
 
@@ -332,13 +371,12 @@ class Form:
     def _array(self, number: int, column: Sequence[Any], payloads: Sequence[Any]) -> Any:
         convert, field = self.converts[number], self.schema.field(number)
         try:
-            values = column if convert is None else [None if one is None else convert(one) for one in column]
-            return pa.array(values, field.type)
-        except (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError) as error:
+            return pa.array(_column(column, field.type, convert), field.type)
+        except _REFUSED as error:
             for payload, one in zip(payloads, column, strict=True):
                 try:
-                    pa.array([one if convert is None or one is None else convert(one)], field.type)
-                except (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError) as problem:
+                    pa.array([_value(one, field.type, convert)], field.type)
+                except _REFUSED as problem:
                     reason = f"column {field.name!r} is a {field.type}, and the value {one!r}: {problem}"
                     raise _misfit(payload, reason, field.name, field.type, one) from error
             raise Unencodable(payloads[0], f"column {field.name!r}: {error}") from error

@@ -7,6 +7,7 @@ import decimal
 from dataclasses import dataclass, make_dataclass
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -146,3 +147,48 @@ def test_columns_that_differ_by_case_alone_are_refused(fields: dict[str, Any], t
     type_ = make_dataclass("Row", fields.items())
     with pytest.raises(ConfigError, match=f"sink.out: there are columns {two}"):
         Form.of(type_, times=times, where="sink.out.types")
+
+
+@pytest.mark.parametrize(
+    ("type_", "value", "wanted"),
+    [
+        (int, np.int32(3), 3),
+        (int, np.float64(3.0), 3),
+        (int, 3.0, 3),
+        (float, np.float32(0.5), 0.5),
+        (bool, np.bool_(True), True),
+        (str, np.str_("x"), "x"),
+        (bytes, np.bytes_(b"x"), b"x"),
+        (datetime.date, np.datetime64("2024-02-29"), datetime.date(2024, 2, 29)),
+        (datetime.timedelta, np.timedelta64(5, "s"), datetime.timedelta(seconds=5)),
+    ],
+)
+def test_scalars_of_arrays_are_values_like_those_of_python(type_: Any, value: Any, wanted: Any) -> None:
+    payload = (value, [value], {"a": value}, ("b", value))
+    found = rows(tuple[type_, list[type_], dict[str, type_], tuple[str, type_]], [payload])
+    assert found == [{"c0": wanted, "c1": [wanted], "c2": {"a": wanted}, "c3": {"key": "b", "value": wanted}}]
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize(
+    ("type_", "value"),
+    [
+        (int, 1.5),
+        (int, float("inf")),
+        (int, np.float64(1.5)),
+        (int, decimal.Decimal("1.5")),
+        (int, decimal.Decimal("1E+40")),
+        (datetime.date, datetime.datetime(2024, 2, 29, 12)),
+        (datetime.date, 1),
+        (datetime.datetime, 1.0),
+        (datetime.datetime, np.datetime64("2024-01-01T00:00:01", "ns")),
+        (datetime.timedelta, 1),
+        (datetime.timedelta, np.timedelta64("NaT")),
+    ],
+)
+def test_a_value_that_would_become_another_one_is_refused(type_: Any, value: Any, nested: bool) -> None:
+    declared: Any = list[type_] if nested else type_
+    form = Form.of(tuple[str, declared], times=False)
+    with pytest.raises(Unencodable, match="column 'value' is a ") as caught:
+        form.make([("a", [value, None] if nested else value), ("b", None)])
+    assert repr(value) in str(caught.value)

@@ -47,7 +47,7 @@ class Tier(NamedTuple):
 TIERS: Final = {
     "": Tier(),
     "quick": Tier(seeds=0.2, cases=0.1, jobs=0.125, jvm=0.0),
-    "more": Tier(seeds=0.4, cases=0.2, jobs=0.35, jvm=0.1),
+    "more": Tier(seeds=0.4, cases=0.2, jobs=0.3, jvm=0.1),
     "whole": Tier(all_deployments=True),
 }
 """By name; the empty one is that of a run without a tier."""

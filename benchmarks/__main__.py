@@ -32,6 +32,7 @@ from benchmarks import (
     sparkhost,
     sparkindex,
     sparkmemory,
+    sparkstate,
     start,
     throughput,
     tracking,
@@ -139,6 +140,7 @@ def measurements(sizes: Sizes, dump: Path | None) -> dict[str, Measurement]:
     }
     if find_spec("pyspark") is not None:
         found["sparkfeed"] = lambda: sparkfeed.compare(rows=sizes.rows, rounds=few)
+        found["sparkstate"] = lambda: sparkstate.compare(rows=sizes.rows // 5, keys=sizes.rows // 200, rounds=few)
         found["sparkmemory"] = lambda: sparkmemory.compare(rows=sizes.rows)
         if dump is not None:
             found["sparkindex"] = lambda: sparkindex.compare(dump=str(dump), megabytes=sizes.megabytes, rounds=few)

@@ -77,6 +77,10 @@ def _function(kind: str) -> Callable[..., dict[str, Any]]:
         from benchmarks.sparkmemory import run as sparkmemory
 
         return sparkmemory
+    if kind == "sparkstate":
+        from benchmarks.sparkstate import one_run as sparkstate
+
+        return sparkstate
     raise SystemExit(f"unknown measurement {kind!r}")
 
 

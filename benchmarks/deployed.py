@@ -12,12 +12,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any, Final
 
-from benchmarks.processes import LIMIT_S, ROOT, RunError
+from benchmarks.processes import LIMIT_S, ROOT, RunError, cpu_s
 
 FLOWS: Final = Path(__file__).parent / "flows"
 TRANSPORTS: Final = ("socket", "grpc", "nats")
@@ -102,11 +102,8 @@ class Run:
         except OSError:
             return self.spent
         for pid in (own, *map(int, children)):
-            try:
-                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue  # it has just ended
-            self.spent[pid] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+            with suppress(OSError):  # it has just ended
+                self.spent[pid] = cpu_s(pid)
         return self.spent
 
     def finish(self) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.processes import measured
+from benchmarks.processes import below, measured
 from benchmarks.report import Spread, Table
 from benchmarks.sparkfeed import KEYS, counting_job
 from benchmarks.sparkjobs import run_job, spark_of
@@ -105,16 +105,8 @@ class Watch:
 
 def _below(pid: int) -> list[tuple[int, str]]:
     """Return a process and those below it, with their kinds."""
-    found, todo = [(pid, "driver")], [pid]
-    while todo:
-        for children in Path(f"/proc/{todo.pop()}/task").glob("*/children"):
-            try:
-                pids = [int(each) for each in children.read_text().split()]
-                commands = {each: Path(f"/proc/{each}/cmdline").read_bytes() for each in pids}
-            except OSError:  # it is gone
-                continue
-            todo += commands
-            for each, command in commands.items():
-                role = "worker" if b"node_process" in command else "task" if b"pyspark" in command else "java"
-                found.append((each, "java" if b"/java" in command[:64] else role))
+    found = [(pid, "driver")]
+    for each, command in below(pid).items():
+        role = "worker" if b"node_process" in command else "task" if b"pyspark" in command else "java"
+        found.append((each, "java" if b"/java" in command[:64] else role))
     return found

@@ -112,9 +112,11 @@ def _write(given: list[int], folder: Path) -> list[str]:
     files = []
     for first in range(0, len(given), each):
         keys = given[first : first + each]
-        table = pa.table({"id": pa.array(range(first, first + len(keys)), pa.int64()), "key": pa.array(keys, pa.int64())})
+        table = pa.table(
+            {"id": pa.array(range(first, first + len(keys)), pa.int64()), "key": pa.array(keys, pa.int64())}
+        )
         files.append(str(folder / f"{len(files)}.parquet"))
-        pq.write_table(table, files[-1])
+        pq.write_table(pa.table({"id": ids, "key": pa.array(keys, pa.int64())}), files[-1])
     return files
 
 

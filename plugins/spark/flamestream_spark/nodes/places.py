@@ -16,7 +16,7 @@ from flamecore.runtime.config.validate import expand
 from flamestream_spark.nodes.feed import sinks_of, sources_of, with_spools, without_spool
 from flamestream_spark.nodes.slots import check_speculation
 from flamestream_spark.nodes.task import address_towards
-from flamestream_spark.session.master import is_below_task, master_of
+from flamestream_spark.session.master import driver_address, is_below_task, master_of
 from flamestream_spark.session.session import check_installed
 from flamestream_spark.tables.delta import delta_rs
 
@@ -71,7 +71,7 @@ def advised(options: Options, config: JobConfig) -> JobConfig:
     tables = dict(transport.tables)
     if use == "grpc" and not is_local(master):
         table: Mapping[str, Any] = tables.get(use, {})
-        tables[use] = {"listen": f"{_own_host(options, master)}:0", **table}
+        tables[use] = table if "listen" in table else {**_listening(options, master), **table}
     settled = msgspec.structs.replace(config, transport=Choice(use=use, tables=tables))
     return with_spools(settled, local=is_local(master))
 
@@ -101,20 +101,35 @@ def _with_session(config: JobConfig, options: Options) -> tuple[JobConfig, Optio
     return msgspec.structs.replace(config, hosts=hosts), msgspec.structs.replace(options, **found)
 
 
-def _own_host(options: Options, master: str) -> str:
-    """Return where executors on other machines reach this one."""
-    if host := options.config.get("spark.driver.host"):
-        return host
+def _listening(options: Options, master: str) -> dict[str, str]:
+    """Return where this process listens, for executors on other machines, as options of gRPC.
+
+    It is where Spark's own driver does, if that is told; else the address of the way to the master.
+    """
+    host, bind = driver_address(options.config)
+    if host and bind and bind != host:
+        return {"listen": _at(bind), "advertise": host}
+    if host:
+        return {"listen": _at(host)}
     place = urlsplit(master.removeprefix("k8s://"))
     towards = (place.hostname, place.port or 9) if place.hostname else _SOMEWHERE
     try:
-        return address_towards(*towards)
+        return {"listen": _at(address_towards(*towards))}
     except OSError as error:
         raise ConfigError(
             f"nobody can say where executors reach this machine: no way leads to {master} ({error.strerror})",
             hint='Name it: [spark] config = { "spark.driver.host" = "…" }, or [transport.grpc] listen = "HOST".',
             path="spark.master",
         ) from error
+
+
+def _at(host: str) -> str:
+    """Return a host with any free port.
+
+    >>> _at("10.0.0.1"), _at("fd00::1")
+    ('10.0.0.1:0', '[fd00::1]:0')
+    """
+    return f"[{host}]:0" if ":" in host else f"{host}:0"
 
 
 def problems(options: Options, context: HostContext) -> Iterator[FlameError]:

@@ -21,6 +21,8 @@ BELOW_TASK: Final = "FLAMESTREAM_BELOW_TASK"
 """Set in the environment of processes that are started by a task of Spark."""
 
 _MASTER: Final = "spark.master"
+_HOST: Final = "spark.driver.host"
+_BIND: Final = "spark.driver.bindAddress"
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 _ENTRY: Final = re.compile(r"\s*(?P<key>[^#\s=:][^\s=:]*)[\s=:]\s*(?P<value>.*?)\s*")
 
@@ -71,20 +73,44 @@ def master_of(said: str) -> str:
     Args:
         said: In the job's configuration; empty: nothing.
     """
-    if (found := _of_session()) is not None:
+    return _said(_MASTER, said, os.environ.get("SPARK_REMOTE", "")) or ALONE
+
+
+def driver_address(config: Mapping[str, str]) -> tuple[str, str]:
+    """Return the host that Spark is told to have its driver reached at, and the one to listen at.
+
+    Each is empty if nothing is said of it. The order is that of `master_of`. A session of Spark Connect has its driver
+    elsewhere, and says nothing of this process.
+
+    Args:
+        config: In the job's configuration.
+    """
+    host, bind = (_said(name, config.get(name, "")) for name in (_HOST, _BIND))
+    return host, bind
+
+
+def _said(name: str, said: str, remote: str = "") -> str:
+    """Return a setting: of the session that there is, else of spark-submit, the job, or Spark's defaults."""
+    if (found := _of_session(name)) is not None:
         return found
     if is_submitted():
-        return given_to_spark().get(_MASTER, said or ALONE)
-    return said or os.environ.get("SPARK_REMOTE") or given_to_spark().get(_MASTER, ALONE)
+        return given_to_spark().get(name, said)
+    return said or remote or given_to_spark().get(name, "")
 
 
-def _of_session() -> str | None:
+def _of_session(name: str) -> str | None:
+    """Return a setting of the session, "" if it has none; None: there is no session that says its master."""
     if "pyspark.sql" not in sys.modules:  # then there is none, and Spark need not be installed
         return None
     from pyspark.sql import SparkSession
 
     try:
-        return str(SparkSession.active().conf.get(_MASTER, "")) or None
+        session = SparkSession.active()
+        if not (master := str(session.conf.get(_MASTER, ""))):
+            return None
+        if name == _MASTER:
+            return master
+        return str(session.conf.get(name, "")) if getattr(session, "sparkContext", None) is not None else ""
     except Exception:  # noqa: BLE001 - there is none, or it has been stopped
         return None
 

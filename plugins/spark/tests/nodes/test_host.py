@@ -246,7 +246,7 @@ THRESHOLD = "spark.speculation.task.duration.threshold"
 def test_settings_no_task_can_meet_are_refused_before_anything_starts(
     tmp_path: Path, settings: dict[str, Any], problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(master, "_of_session", lambda: None)  # that of other tests says where Spark runs
+    monkeypatch.setattr(master, "_of_session", lambda name: None)  # that of other tests says where Spark runs
     (tmp_path / "lines").touch()
     source = {"source__lines__use": "lines", "source__lines__path": str(tmp_path / "lines")}
     chosen = {"deploy__on": "spark", **source, **settings}

@@ -22,7 +22,7 @@ from flamestream_spark.session import java, master, session
 @pytest.fixture(autouse=True)
 def no_session(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hide the session of other tests, whose master would come before the configured one."""
-    monkeypatch.setattr(master, "_of_session", lambda: None)
+    monkeypatch.setattr(master, "_of_session", lambda *_: None)
 
 
 def itself(line: str) -> str:
@@ -113,6 +113,52 @@ def test_a_state_that_executors_do_not_reach_is_refused(state: dict[str, str], t
     assert [str(problem).partition(",")[0] for problem in found] == ([told] if told else [])
     for place in ("local[2]", "local-cluster[2,1,1024]"):
         assert problems(spec_of(SOURCE, state, {"spark.master": place})) == [], "all is on this machine"
+
+
+def own_address(*settings: dict[str, Any]) -> dict[str, Any]:
+    """Return how executors elsewhere reach the driver of a job."""
+    spool = {"source.lines.spool": "/mnt/spool", "spark.master": "yarn"}
+    return {
+        key: value
+        for key, value in spec_of(SOURCE, spool, *settings).config.transport.tables["grpc"].items()
+        if key in ("listen", "advertise")
+    }
+
+
+HOST = {"spark.driver.host": "10.0.0.1"}
+BEHIND = {"spark.driver.host": "driver.flows.svc", "spark.driver.bindAddress": "0.0.0.0"}
+
+
+@pytest.mark.parametrize("way", ["job", "session", "submit", "environment", "defaults"])
+@pytest.mark.parametrize(
+    ("told", "wanted"),
+    [
+        (HOST, {"listen": "10.0.0.1:0"}),
+        (BEHIND, {"listen": "0.0.0.0:0", "advertise": "driver.flows.svc"}),
+        ({"spark.driver.host": "fd00::1"}, {"listen": "[fd00::1]:0"}),
+    ],
+)
+def test_executors_reach_the_driver_where_spark_is_told_to(
+    way: str, told: dict[str, str], wanted: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    settings: dict[str, Any] = {}
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    if way == "job":
+        settings["spark.config"] = told
+    elif way == "session":
+        monkeypatch.setattr(master, "_of_session", ({"spark.master": "yarn"} | told).get)
+    elif way == "submit":
+        monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+        monkeypatch.setattr(master, "given_to_spark", lambda: told)
+        settings["spark.config"] = {"spark.driver.host": "of the job"}
+    elif way == "environment":
+        words = " ".join(f"--conf {name}={value}" for name, value in told.items())
+        monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f"{words} pyspark-shell")
+    else:
+        (tmp_path / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in told.items()))
+    assert own_address(settings) == wanted
+    own = {"transport.grpc.listen": "10.0.0.9:7070"}
+    assert own_address(settings, own) == {"listen": "10.0.0.9:7070"}, "the job's own word comes first"
 
 
 def test_a_machine_without_java_is_told_before_the_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from flamestream_spark.session.master import given_to_spark, has_own_logging, ma
 @pytest.fixture(autouse=True)
 def conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder of configuration, without a session or spark-submit."""
-    monkeypatch.setattr(master, "_of_session", lambda: None)
+    monkeypatch.setattr(master, "_of_session", lambda name: None)
     for name in ("PYSPARK_SUBMIT_ARGS", "PYSPARK_GATEWAY_PORT", "SPARK_REMOTE", "SPARK_SUBMIT_OPTS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
@@ -64,4 +64,4 @@ def test_a_log_of_the_users_is_known_by_its_file_and_by_options_of_java(conf: Pa
 def test_the_master_is_known_without_spark_where_nothing_has_imported_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.delitem(sys.modules, "pyspark.sql", raising=False)
-    assert master._of_session() is None
+    assert master._of_session("spark.master") is None

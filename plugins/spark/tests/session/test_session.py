@@ -12,6 +12,7 @@ import pytest
 from flamestream_spark.session.session import cancel_tag, settings_of
 
 PROGRAM = """
+from flamestream_spark.session.master import driver_address
 from flamestream_spark.session.session import active, session
 
 with session("local[1]", {"spark.app.name": "tests"}) as first:
@@ -20,6 +21,7 @@ with session("local[1]", {"spark.app.name": "tests"}) as first:
     assert first.range(3).count() == 3, "it is still used"
     assert first.conf.get("spark.driver.bindAddress") == "127.0.0.1"
     assert first.conf.get("spark.app.name") == "tests"
+    assert driver_address({"spark.driver.host": "of the job"}) == ("127.0.0.1", "127.0.0.1"), "the session is there"
 assert active() is None, "nobody uses it any longer"
 with session("local[1]") as third:
     assert third.range(4).count() == 4

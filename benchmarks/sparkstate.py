@@ -112,9 +112,7 @@ def _write(given: list[int], folder: Path) -> list[str]:
     files = []
     for first in range(0, len(given), each):
         keys = given[first : first + each]
-        table = pa.table(
-            {"id": pa.array(range(first, first + len(keys)), pa.int64()), "key": pa.array(keys, pa.int64())}
-        )
+        ids = pa.array(range(first, first + len(keys)), pa.int64())
         files.append(str(folder / f"{len(files)}.parquet"))
         pq.write_table(pa.table({"id": ids, "key": pa.array(keys, pa.int64())}), files[-1])
     return files
@@ -230,30 +228,6 @@ def _with_state(rows: Any, place: Path) -> Any:
     return _started(counted, place)
 
 
-def _with_state_in_pandas(rows: Any, place: Path) -> Any:
-    import pandas as pd
-    from pyspark.sql.streaming import StatefulProcessor
-
-    class Counts(StatefulProcessor):  # type: ignore[misc]  # without PySpark it is Any
-        def init(self, handle: Any) -> None:
-            self.count = handle.getValueState("count", "value long")
-
-        def handleInputRows(self, key: Any, rows: Iterator[Any], timers: Any) -> Iterator[Any]:  # noqa: N802 - its name
-            held = self.count.get()
-            count = held[0] if held is not None else 0
-            ordered = pd.concat(rows).sort_values("id")
-            self.count.update((count + len(ordered),))
-            yield ordered.assign(count=range(count + 1, count + len(ordered) + 1))
-
-        def close(self) -> None:
-            return
-
-    counted = rows.groupBy("key").transformWithStateInPandas(
-        Counts(), outputStructType=_COUNTED, outputMode="Append", timeMode="None"
-    )
-    return _started(counted, place)
-
-
 _WHOLE: Final[Mapping[str, Callable[[Any], Any]]] = {
     _SQL: _window,
     _THROUGH: _through,
@@ -263,5 +237,4 @@ _STREAMED: Final[Mapping[str, Callable[[Any, Path], Any]]] = {
     _STREAM: _stream,
     "`applyInPandasWithState`": _grouped_with_state,
     _STATE: _with_state,
-    f"{_STATE[:-1]}InPandas`": _with_state_in_pandas,
 }

@@ -9,7 +9,6 @@ and no index.
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import tempfile
@@ -18,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.processes import measured, tree_cpu_s
+from benchmarks.processes import measured
 from benchmarks.report import Spread, Table, ratios
 from benchmarks.sparkjobs import digest, run_job, spark_of
 
@@ -41,7 +40,7 @@ def compare(*, dump: str, megabytes: float, rounds: int) -> tuple[Table, dict[st
         megabytes: Until there are so many.
         rounds: How often, after once with the dump as it is, to warm up.
     """
-    columns = ("contender", "s", f"x {_PLAIN}", "CPU, s")
+    columns = ("contender", "s", f"x {_PLAIN}")
     table = Table(
         f"Inverted index from Spark to Parquet, dump repeated to {megabytes:g} MB, from session to end", columns
     )
@@ -58,11 +57,11 @@ def compare(*, dump: str, megabytes: float, rounds: int) -> tuple[Table, dict[st
             if name == _THERE and outputs != {run[_HERE]["outputs"] for run in runs}:
                 table.fail(f"{name}, {master}", "outputs are not those of the worker in the driver")
                 continue
-            table.add(f"{name}, {master}", seconds, against, Spread.of([run[name]["cpu_s"] for run in runs]))
+            table.add(f"{name}, {master}", seconds, against)
             if name == _THERE:
                 table.target(name, f"{name}, {master}: x {_PLAIN}", against, TWICE, at_most=True)
-                own = ratios([run[name] for run in runs], [run[_HERE] for run in runs], "cpu_s")
-                table.target(name, f"{name}, {master}, CPU: x {_HERE}", own, TWICE, at_most=True)
+                own = ratios([run[name] for run in runs], [run[_HERE] for run in runs], "seconds")
+                table.target(name, f"{name}, {master}: x {_HERE}", own, TWICE, at_most=True)
     return table, facts | {"targets": table.targets}
 
 
@@ -107,10 +106,9 @@ def run(*, dump: str, megabytes: float, rounds: int, master: str) -> dict[str, A
             for name, contender in contenders.items():
                 out = place / "out"
                 shutil.rmtree(out, ignore_errors=True)
-                begin, before = time.perf_counter(), tree_cpu_s(os.getpid())
+                begin = time.perf_counter()
                 contender(many if number else few, out)
-                took = {"seconds": time.perf_counter() - begin, "cpu_s": tree_cpu_s(os.getpid()) - before}
-                of[name] = took | {"outputs": digest(spark, out)}
+                of[name] = {"seconds": time.perf_counter() - begin, "outputs": digest(spark, out)}
             if number:
                 runs.append(of)
         return {"runs": runs, "pages": count}

@@ -62,7 +62,7 @@ def compare(*, rows: int, keys: int, rounds: int) -> tuple[Table, dict[str, Any]
     table.note(f"CPU: driver, Java and Python of tasks, together; of a stream, that of {BATCHES} batches.")
     table.note("`through`: Spark reads the files that the flow has written, and writes them again.")
     if not table.failed:
-        own = ratios(runs[_SQL], [{"cpu_s": 1 / run["cpu_s"]} for run in runs[_THROUGH]], "cpu_s")
+        own = ratios(runs[_THROUGH], runs[_SQL], "cpu_s")
         table.target(_THROUGH, f"`through`, CPU: x {_SQL}", own, _WITHIN, at_most=True)
         table.target(_STREAM, f"{_STATE}, CPU: x `stream`", ratios(runs[_STATE], runs[_STREAM], "cpu_s"), _TIMES)
     return table, {"rows": rows, "keys": keys, "runs": runs, "targets": table.targets}

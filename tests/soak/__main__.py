@@ -1,70 +1,65 @@
 """Shoot at whole jobs until so many processes have died: python tests/soak --kills 100 --transport grpc.
 
-Each round is a job drawn from a seed, which is printed. `--round SEED` plays one again.
+Each round is a job drawn from a seed, which is printed. `--round SEED` plays one again. With `--on spark` each job has
+a cluster of Spark of its own, on this machine. With `--journal FILE` a run that is interrupted goes on where it was,
+and the last lines are the tally of all rounds in the journal.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import random
-import shutil
+import signal
 import sys
-import tempfile
-from collections import Counter
+from functools import partial
 from pathlib import Path
 
-from rounds import Round, play
-
-KILLS_A_ROUND = 12
+import on_spark
+import rounds
+from campaign import KILLS_A_ROUND, Campaign, Result, WrongJournalError
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python tests/soak", description=__doc__)
-    parser.add_argument("--kills", type=int, default=100, help="stop after so many (default: %(default)s)")
-    parser.add_argument("--transport", choices=("grpc", "nats"), default="grpc")
-    parser.add_argument("--seed", type=int, help="of all that is drawn; another one each time by default")
-    parser.add_argument("--round", type=int, metavar="SEED", help="play this one round alone")
-    parser.add_argument("--size", type=int, default=900, help="lines of the first file (default: %(default)s)")
+    parser.add_argument("--kills", type=int, default=100, help="stop after so many in all (default: %(default)s)")
+    parser.add_argument("--on", choices=("processes", "spark"), default="processes", help="host (default: %(default)s)")
+    parser.add_argument("--transport", choices=("grpc", "nats"), default="grpc", help="of jobs on processes")
+    parser.add_argument("--seed", type=int, help="of all that is drawn; by default the journal's, or another each time")
+    parser.add_argument("--round", type=int, metavar="SEED", help="play this one round alone, outside of the journal")
+    parser.add_argument("--size", type=int, default=900, help="records of the first file (default: %(default)s)")
+    parser.add_argument("--journal", type=Path, help="file of the rounds so far, to go on with")
     parser.add_argument("--keep", type=Path, help="where to leave the folder of a round that fails")
     options = parser.parse_args()
-    seed = options.seed if options.seed is not None else random.randrange(2**32)
-    print(f"seed {seed}", flush=True)
-    seeds = random.Random(seed)
-    killed, recovered, victims, troubles, moments = 0, [], Counter[str](), Counter[str](), Counter[str]()
+    settings = {"on": options.on, "size": options.size}
+    if options.on == "processes":
+        settings["transport"] = options.transport
+    try:
+        campaign = Campaign(
+            settings, options.seed, None if options.round is not None else options.journal, options.keep
+        )
+    except WrongJournalError as error:
+        parser.error(str(error))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # so that the job ends, too
     with contextlib.ExitStack() as stack:
         server = None
-        if options.transport == "nats":
+        if settings.get("transport") == "nats":
             from flamestream_nats.testing import NatsServer
 
             server = stack.enter_context(NatsServer(jetstream=True))
-        while killed < options.kills:
-            shots = min(KILLS_A_ROUND, options.kills - killed)
-            drawn = options.round if options.round is not None else seeds.randrange(2**32)
-            round_ = Round.draw(drawn, options.transport, shots, options.size)
+
+        def on_processes(seed: int, kills: int, folder: Path) -> Result:
+            round_ = rounds.Round.draw(seed, options.transport, kills, options.size)
             print(round_, flush=True)
-            folder = Path(tempfile.mkdtemp(prefix="soak-"))
-            try:
-                result = play(round_, folder, server)
-            except AssertionError as error:
-                kept = shutil.move(folder, options.keep) if options.keep is not None else folder
-                print(f"FAILED: {error}\n{round_}\nits folder: {kept}", file=sys.stderr)
-                return 1
-            shutil.rmtree(folder)
-            killed += result.killed
-            victims += result.victims
-            troubles += result.troubles
-            moments += result.moments
-            recovered += result.recovered_ms
-            hit, besides = dict(+result.victims), dict(result.troubles)
-            print(f"  {result.killed} killed ({killed} in all) in {result.took_s:.1f} s; {hit}, {besides}", flush=True)
-            if options.round is not None:
-                break
-    recovered.sort()
-    middle, most = (recovered[len(recovered) // 2], recovered[-1]) if recovered else (0.0, 0.0)
-    print(f"killed {killed}: {dict(victims)}, at {dict(moments)}; besides: {dict(troubles)}; lost 0, twice 0")
-    print(f"{len(recovered)} recoveries: half within {middle:.0f} ms, all within {most:.0f} ms")
-    return 0
+            return rounds.play(round_, folder, server)
+
+        play = partial(on_spark.play, size=options.size) if options.on == "spark" else on_processes
+        if options.round is not None:
+            campaign.play(options.round, min(KILLS_A_ROUND, options.kills), play)
+        else:
+            campaign.go_on(options.kills, play)
+    print(campaign.tally())
+    print(campaign.recoveries())
+    return 1 if campaign.failed else 0
 
 
 if __name__ == "__main__":

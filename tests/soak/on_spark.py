@@ -1,47 +1,40 @@
-"""Shoot at jobs on Spark until so many processes have died: python tests/soak/on_spark.py --kills 100.
+"""One round on Spark: a job drawn by chance, on a cluster of its own on this machine.
 
-Each round is a job drawn from a seed, which is printed, on a cluster of Spark of its own, on this machine. A shot kills
-a worker, the Python of a task, an executor, or either half of Spark's driver; the job is started again when it was the
-driver. `--round SEED` plays one again.
+A shot kills a worker, the Python of its task, the daemon that Spark forks Python tasks from, an executor, or either
+half of Spark's driver; the job is started again when it was the driver.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import os
 import random
 import re
 import shutil
-import signal
-import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 import soak_flow
-from processes import Node, Run, born, wait_until_gone
+from campaign import Result
+from processes import Node, Run, born, kill, wait_until_gone
 from rounds import outputs
 
-KILLS_A_ROUND = 10
 WORKERS = 2
 SPARE = 1
 """Executors beside those that the workers need."""
 
 _KINDS = {
     ".node_process": "worker",
-    "pyspark.daemon": "task",
+    "pyspark.daemon": "daemon",
     "CoarseGrainedExecutorBackend": "executor",
     "SparkSubmit": "java",
     "-m flamecore run": "python",
 }
 """Kinds of processes, by a part of their command."""
 
-_WEIGHTS = {"worker": 6, "task": 3, "executor": 8, "java": 1, "python": 2}
+_WEIGHTS = {"worker": 5, "task": 4, "daemon": 1, "executor": 8, "java": 1, "python": 2}
 _PATIENCE_S = 300.0
 _LIMIT_S = 3600.0
 _WITHOUT_JAVA = ("Spark has ended", "Spark does not start")
@@ -55,37 +48,31 @@ class OnSpark(Run):
 
     def nodes(self) -> list[Node]:
         """All processes that are of it, now."""
-        found, todo = [], [self.process.pid]
+        found, todo = [], [(self.process.pid, "")]
         while todo:
-            pid = todo.pop()
+            pid, above = todo.pop()
+            kind = ""
             with contextlib.suppress(OSError):
                 command = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
                 kind = next((kind for part, kind in _KINDS.items() if part in command), "other")
+                kind = "task" if kind == above == "daemon" else kind  # forked, its command is the same
                 if at := born(pid):  # else it is just gone
                     found.append(Node(pid, kind, kind, at))
             for children in Path(f"/proc/{pid}/task").glob("*/children"):
                 with contextlib.suppress(OSError):
-                    todo += map(int, children.read_text().split())
+                    todo += ((child, kind) for child in map(int, children.read_text().split()))
         self.met.update(found)
         return found
 
 
-class Result(NamedTuple):
-    """Counts of a round.
-
-    Attributes:
-        victims: How many of each kind were killed.
-        recovered_ms: From when the job noticed a fault to its next output.
-        took_s: From the start to the end.
-    """
-
-    victims: Counter[str]
-    recovered_ms: list[float]
-    took_s: float
-
-
-def play(seed: int, kills: int, size: int, folder: Path) -> Result:
+def play(seed: int, kills: int, folder: Path, *, size: int) -> Result:
     """Run a round.
+
+    Args:
+        seed: Seed of the job, its inputs, the victims and the moments.
+        kills: Number of kills; the round ends earlier if the job does.
+        folder: Where it runs; empty.
+        size: Records of the first file of each source.
 
     Raises:
         AssertionError: The outputs are wrong, the job fails, does not end, or leaves a process behind.
@@ -135,19 +122,14 @@ def play(seed: int, kills: int, size: int, folder: Path) -> Result:
         assert not left, f"processes are left behind: {left}\n{run.said()}"
         soak_flow.check(inputs, outputs(parts, folder), sequence=True)
         recovered = [float(found) for found in _RECOVERED.findall(run.said(10**7))]
-    return Result(victims, recovered, time.monotonic() - began)
+    return Result(victims, Counter(), Counter(), time.monotonic() - began, recovered)
 
 
 def _shoot(run: Run, chance: random.Random) -> str:
     """Kill one process. Returns what it was; empty if there is none."""
     kind = chance.choices([*_WEIGHTS], [*_WEIGHTS.values()])[0]
     there = [node for node in run.nodes() if node.role == kind]
-    if not there:
-        return ""
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(chance.choice(there).pid, signal.SIGKILL)
-        return kind
-    return ""
+    return kind if there and kill(chance.choice(there)) else ""
 
 
 @contextmanager
@@ -179,40 +161,3 @@ def _started(parts: tuple[str, ...], acker: str, store: str, folder: Path) -> It
     finally:
         run.end()
         wait_until_gone(run.met)
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python tests/soak/on_spark.py", description=__doc__)
-    parser.add_argument("--kills", type=int, default=100, help="stop after so many (default: %(default)s)")
-    parser.add_argument("--seed", type=int, help="of all that is drawn; another one each time by default")
-    parser.add_argument("--round", type=int, metavar="SEED", help="play this one round alone")
-    parser.add_argument("--size", type=int, default=1000, help="records of the first file (default: %(default)s)")
-    options = parser.parse_args()
-    seed = options.seed if options.seed is not None else random.randrange(2**32)
-    print(f"seed {seed}", flush=True)
-    seeds = random.Random(seed)
-    victims: Counter[str] = Counter()
-    recovered: list[float] = []
-    while victims.total() < options.kills:
-        drawn = options.round if options.round is not None else seeds.randrange(2**32)
-        folder = Path(tempfile.mkdtemp(prefix="soak-"))
-        try:
-            result = play(drawn, min(KILLS_A_ROUND, options.kills - victims.total()), options.size, folder)
-        except AssertionError as error:
-            print(f"FAILED: {error}\nround {drawn}; its folder: {folder}", file=sys.stderr)
-            return 1
-        shutil.rmtree(folder)
-        victims += result.victims
-        recovered += result.recovered_ms
-        print(f"  {victims.total()} killed in all; {result.took_s:.0f} s; {dict(result.victims)}", flush=True)
-        if options.round is not None:
-            break
-    print(f"killed {victims.total()}: {dict(victims)}; lost 0, twice 0")
-    recovered.sort()
-    middle, most = (recovered[len(recovered) // 2], recovered[-1]) if recovered else (0.0, 0.0)
-    print(f"{len(recovered)} recoveries within a run: half within {middle:.0f} ms, all within {most:.0f} ms")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

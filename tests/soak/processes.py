@@ -51,6 +51,35 @@ def born(pid: int) -> str:
     return "" if state in "ZX" else fields[18]
 
 
+def kill(node: Node) -> bool:
+    """Kill a process, and return whether that is its end; False: it had ended by itself.
+
+    It is stopped first: from then on nothing but the kill can end it.
+
+    Raises:
+        AssertionError: It is still there.
+    """
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(node.pid, signal.SIGSTOP)
+        end = time.monotonic() + _GONE_S
+        while born(node.pid) == node.born and _state(node.pid) not in "Tt":
+            assert time.monotonic() < end, f"{node} does not stop at SIGSTOP"
+            time.sleep(0.001)
+        hit = born(node.pid) == node.born
+        os.kill(node.pid, signal.SIGKILL)
+        assert not wait_until_gone([node]), f"{node} is there after SIGKILL"
+        return hit
+    return False
+
+
+def _state(pid: int) -> str:
+    """Return the letter that stands for the state of a process; `X` if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "X"
+
+
 def wait_until_gone(nodes: Iterable[Node], limit_s: float = _GONE_S) -> list[Node]:
     """Return the nodes that are still there after `limit_s` seconds."""
     left = list(nodes)

@@ -10,13 +10,13 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import soak_flow
+from campaign import Result
 from crowd import Crowd, Door, environment
 from disk import Disk
 from processes import Run, wait_until_gone
@@ -143,17 +143,6 @@ class Round(NamedTuple):
         return [*edges, *settings]
 
 
-class Result(NamedTuple):
-    """The result of a round."""
-
-    killed: int
-    victims: Counter[str]
-    troubles: Counter[str]
-    moments: Counter[str]
-    took_s: float
-    recovered_ms: list[float]
-
-
 def play(round_: Round, folder: Path, server: NatsServer | None = None) -> Result:
     """Run it.
 
@@ -164,7 +153,6 @@ def play(round_: Round, folder: Path, server: NatsServer | None = None) -> Resul
     inputs = soak_flow.drawn(chance, round_.parts, round_.size)
     soak_flow.write(inputs, folder)
     began = time.monotonic()
-    killed = 0
     with ExitStack() as stack:
         disk, place = None, folder
         if round_.small:
@@ -191,7 +179,7 @@ def play(round_: Round, folder: Path, server: NatsServer | None = None) -> Resul
 
         while not run.over():
             if gun.victims.total() + gun.troubles.total() < round_.kills:
-                killed += gun.fire()
+                gun.fire()
             else:
                 time.sleep(0.02)
                 run.nodes()
@@ -203,7 +191,7 @@ def play(round_: Round, folder: Path, server: NatsServer | None = None) -> Resul
         soak_flow.check(inputs, outputs(round_.parts, place), sequence=round_.clock == "sequence")
         _check_state(round_, place, server)
     recovered = [float(found) for found in _RECOVERED.findall(run.said(10**7))]
-    return Result(killed, gun.victims, gun.troubles, gun.moments, time.monotonic() - began, recovered)
+    return Result(+gun.victims, +gun.troubles, +gun.moments, time.monotonic() - began, recovered)
 
 
 @contextmanager

@@ -26,25 +26,25 @@ MOST: Final = 20
 _TICKS_S: Final = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 
-def cpu_s() -> float:
-    """Return the time of processors, in s, that this process and its descendants have used.
+def cpu_s() -> dict[tuple[int, int], float]:
+    """Return the time of processors, in s, that this process and each of its descendants have used.
 
-    It may be less than before, once some of them are gone.
+    Each is told by its id and the time of its start; this one has the times of its children that have ended, too.
     """
-    children: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    children: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             # The name, in brackets, may hold anything.
             fields = (folder / "stat").read_text("utf-8", "replace").rpartition(")")[2].split()
         except OSError:
             continue  # it is gone
-        children[int(fields[1])].append((int(folder.name), int(fields[11]) + int(fields[12])))
-    ticks, waiting = 0, [os.getpid()]
+        children[int(fields[1])].append((int(folder.name), int(fields[19]), int(fields[11]) + int(fields[12])))
+    used, waiting = {(os.getpid(), 0): _own_s()}, [os.getpid()]
     while waiting:
-        for number, used in children.get(waiting.pop(), ()):
-            ticks += used
+        for number, born, ticks in children.get(waiting.pop(), ()):
+            used[number, born] = ticks / _TICKS_S
             waiting.append(number)
-    return _own_s() + ticks / _TICKS_S
+    return used
 
 
 class Patience:
@@ -79,13 +79,17 @@ class Patience:
             self._renew(None)
             return False
         used = cpu_s()
-        # Less than before: a process is gone whose time nobody has taken over. So something has happened.
-        if self._used is None or not 0 <= used - self._used < least:
+        # By process: the time of one that is gone must not stand against that of others. Its end is progress, too.
+        if (
+            self._used is None
+            or self._used.keys() - used.keys()
+            or sum(time_s - self._used.get(process, 0.0) for process, time_s in used.items()) >= least
+        ):
             self._renew(used)
             return False
         return True
 
-    def _renew(self, used: float | None) -> None:
+    def _renew(self, used: dict[tuple[int, int], float] | None) -> None:
         self._own, self._used = _own_s(), used
         self._until = self._clock() + self.limit_s
 

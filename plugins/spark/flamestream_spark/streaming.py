@@ -49,6 +49,10 @@ from flamestream_spark.tables.outputs import read_output
 
 _TAKE_OVER: Final = "spark.sql.streaming.stopActiveRunOnRestart"
 """Spark's option for a query that is started again while it runs: whether the new run takes over, or is refused."""
+_HOLDS_BACK: Final = (
+    "Sources are merged by the numbers of their records: one that has no more rows holds the others back. "
+    'settings={"job.clock": "wall"} merges them by the times at which they come.'
+)
 _LOOK_S: Final = 0.01
 _STOP_S: Final = 60.0
 _STEP_S: Final = 0.2
@@ -355,7 +359,8 @@ class Streaming:
             if wanted is not None and stats.records >= wanted and not stats.in_flight:
                 return
             if time.monotonic() > limit:
-                raise JobError(f"not everything is delivered after {timeout:g} s: {self.progress()}")
+                hint = _HOLDS_BACK if len(self.queries) > 1 and self._spec.config.job.clock == "sequence" else ""
+                raise JobError(f"not everything is delivered after {timeout:g} s: {self.progress()}", hint=hint)
             time.sleep(_LOOK_S)
         self.awaitTermination()
 

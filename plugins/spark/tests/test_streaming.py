@@ -29,6 +29,10 @@ def word_of(word: str) -> str:
     return word
 
 
+def upper(line: str) -> str:
+    return line.upper()
+
+
 def counting(words: Callable[[str], list[str]] = str.split) -> fc.Flow:
     flow = fc.Flow("words")
     flow.source("lines", str).flat_map(words).key_by(word_of).count(name="count").sink("counts")
@@ -72,6 +76,28 @@ def test_a_stream_goes_through_a_flow_and_goes_on(spark: Any, tmp_path: Path) ->
         running.processAllAvailable()
         assert counts(running)[-1] == ("be", 3)
         assert running.progress()["items_in"] == 1, "it did not begin anew"
+
+
+def test_a_source_that_has_no_more_rows_is_named_as_what_holds_others_back(spark: Any, tmp_path: Path) -> None:
+    flow = fc.Flow("both")
+    flow.source("a", str).merge(flow.source("b", str)).map(upper).sink("out")
+    add(tmp_path / "a", "0.txt", "a", "b", "c")
+    add(tmp_path / "b", "0.txt", "d")
+    frames = {name: spark.readStream.text(str(tmp_path / name)) for name in "ab"}
+    running = flamestream_spark.stream(flow, frames, checkpoint=tmp_path / "job")
+    with pytest.raises(JobError, match="not everything is delivered") as caught:
+        running.processAllAvailable(timeout=5)
+    assert '"job.clock": "wall"' in caught.value.hint
+    add(tmp_path / "b", "1.txt", "e", "f")
+    running.processAllAvailable()
+    rows = running.output().orderBy(*flamestream_spark.TIMES).collect()
+    running.stop()
+    assert [row[0] for row in rows] == ["A", "D", "B", "E", "C", "F"]
+    live = {"job.clock": "wall"}
+    with flamestream_spark.stream(flow, frames, checkpoint=tmp_path / "live", settings=live) as running:
+        add(tmp_path / "a", "1.txt", "g")
+        running.processAllAvailable()
+        assert running.output().count() == 7
 
 
 def test_a_query_with_available_now_ends_by_itself(spark: Any, tmp_path: Path) -> None:

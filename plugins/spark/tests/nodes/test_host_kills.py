@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,6 +35,7 @@ def split(line: str) -> list[str]:
 flow = fc.Flow("words")
 flow.source("lines", str).rebalance().flat_map(split).key_by(lambda word: word).count().sink("counts")
 """
+CONFIG = '{"spark.executor.memory"="500m","spark.driver.memory"="600m","spark.driver.host"="127.0.0.1"}'
 LINES = 8000
 LIMIT_S = 150
 
@@ -43,10 +45,11 @@ class Running:
 
     def __init__(self, folder: Path, master: str, *more: str) -> None:
         self.folder = folder
+        self.daemons: list[int] = []  # whose executors are not below the job
         self.log = folder / "log"
         settings = [
             f"spark.master={master}",
-            'spark.config={"spark.executor.memory"="500m","spark.driver.memory"="600m"}',
+            f"spark.config={CONFIG}",
             "job.workers=2",
             "source.lines.path=lines",
             "sink.counts.path=out.db",
@@ -68,7 +71,7 @@ class Running:
 
         It remembers all of them.
         """
-        todo = [self.process.pid]
+        todo = [self.process.pid, *self.daemons]
         while todo:
             pid = todo.pop()
             for task in Path(f"/proc/{pid}/task").glob("*"):
@@ -246,5 +249,74 @@ def test_an_executor_is_killed_and_the_worker_of_the_other_stays(tmp_path: Path,
     finally:
         job.process.kill()
         job.process.wait()
+    assert job.log.read_text().count("job.faulted") == 1
+    assert delivered(tmp_path) == wanted()
+
+
+@pytest.mark.parametrize("with_daemon", [False, True])
+def test_the_python_of_a_task_is_killed_alone_and_its_executor_lives(tmp_path: Path, with_daemon: bool) -> None:
+    """Spark forks the Python of each task from a daemon on its executor; the worker is a process below it.
+
+    The end of the daemon ends no task; the next one is forked from another daemon.
+    """
+    job = start(tmp_path, "local-cluster[2,1,1024]")
+    try:
+        job.until_it_moves()
+        executors, workers = job.below("CoarseGrainedExecutorBackend"), [*job.below(".node_process")]
+        assert len(executors) == len(workers) == 2
+        task, daemon, executor = parents(workers[0])[:3]
+        assert "pyspark.daemon" in job.seen[task]
+        assert "pyspark.daemon" in job.seen[daemon]
+        assert executor in executors
+        for pid in [daemon, task] if with_daemon else [task]:
+            os.kill(pid, signal.SIGKILL)
+            job.until(lambda pid=pid: not alive(pid, job.seen[pid]), "its end")  # type: ignore[misc]
+            if pid == daemon:
+                job.until_it_moves()
+                assert alive(task, job.seen[task])
+                assert "job.faulted" not in job.log.read_text()
+        job.until(lambda: "job.recovered" in job.log.read_text(), "the recovery")
+        assert job.below("CoarseGrainedExecutorBackend") == executors
+        assert workers[1] in job.below(".node_process")
+        assert workers[0] not in job.below(".node_process")
+        (now,) = (pid for pid in job.below(".node_process") if pid != workers[1])
+        assert (daemon in parents(now)) is not with_daemon
+        assert executor in parents(now)
+        job.ends()
+    finally:
+        job.process.kill()
+        job.process.wait()
+    assert job.log.read_text().count("job.faulted") == 1
+    assert delivered(tmp_path) == wanted()
+
+
+@pytest.mark.parametrize("victim", ["executor", "worker"])
+def test_an_executor_of_a_standalone_cluster_is_killed_alone_or_with_the_worker_that_started_it(
+    tmp_path: Path, cluster: Callable[..., Any], victim: str
+) -> None:
+    """The cluster starts another executor, or one on its third worker has room."""
+    with cluster(["127.0.0.1", "127.0.0.2", "127.0.0.3"][: 2 if victim == "executor" else 3]) as there:
+        job = start(tmp_path, there.master)
+        try:
+            job.daemons = [daemon.pid for daemon in there.daemons.values()]
+            job.until_it_moves()
+            executors, workers = job.below("CoarseGrainedExecutorBackend"), [*job.below(".node_process")]
+            assert (len(executors), len(workers)) == (len(there.daemons) - 1, 2)
+            executor = next(above for above in parents(workers[0]) if above in executors)
+            pids = [executor]
+            if victim == "worker":
+                (spark_worker,) = {*parents(executor)} & {*job.daemons}
+                pids = [spark_worker, executor]
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)
+            job.until(lambda: "job.recovered" in job.log.read_text(), "the recovery")
+            others = job.below("CoarseGrainedExecutorBackend")
+            assert executor not in others
+            assert (len(others.keys() - executors.keys()) == 1) is (victim == "executor")
+            assert workers[1] in job.below(".node_process")
+            job.ends()
+        finally:
+            job.process.kill()
+            job.process.wait()
     assert job.log.read_text().count("job.faulted") == 1
     assert delivered(tmp_path) == wanted()

@@ -146,6 +146,7 @@ from pathlib import Path
 
 import flamecore as fc
 import flamestream_spark
+from flamecore.testing.progress import Patience
 from flamestream_spark.session.session import settings_of
 from pyspark.sql import SparkSession
 
@@ -156,10 +157,10 @@ for key, value in settings_of({master!r}, {settings!r}).items():
 spark = builder.getOrCreate()
 
 
-def wait_for(condition):
-    limit = time.monotonic() + 120
+def wait_for(condition, limit_s=120):
+    limit = Patience(limit_s)
     while not condition():
-        assert time.monotonic() < limit, "waited in vain"
+        assert not limit.passed(), "waited in vain"
         time.sleep(0.05)
 
 """

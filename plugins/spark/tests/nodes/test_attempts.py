@@ -30,7 +30,7 @@ def line_of(line):
             raise ValueError("the first attempt fails")
         if FAULT == "is killed":
             os.kill(os.getpid(), signal.SIGKILL)
-        wait_for((folder / "second").exists)  # then both go on at once
+        wait_for((folder / "second").exists, 600)  # then both go on at once
     if FAULT == "is slow" and task.attemptNumber():
         (folder / "second").touch()
     return line

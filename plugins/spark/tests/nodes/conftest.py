@@ -19,9 +19,8 @@ import pytest
 from flamecore.testing.progress import Patience
 
 START_S: Final = 60.0
+# Two: Spark starts no second attempt of a slow task on the host of the first one.
 HOSTS: Final = ("127.0.0.1", "127.0.0.2")
-
-# Spark starts no second attempt of a slow task on the host of the first one.
 
 
 class Cluster(NamedTuple):

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from math import inf
 from pathlib import Path
 from time import monotonic
 from typing import Final, TypeVar
@@ -47,6 +48,19 @@ def cpu_s() -> dict[tuple[int, int], float]:
     return used
 
 
+def worked_s(before: Mapping[tuple[int, int], float], now: Mapping[tuple[int, int], float]) -> float:
+    """Return the time of processors, in s, that was used between two results of `cpu_s`.
+
+    It is infinite if a process has ended meanwhile, whose last time nobody knows: that is progress, too.
+
+    >>> worked_s({(7, 0): 1.0}, {(7, 0): 1.5, (8, 3): 0.25}), worked_s({(7, 0): 1.0}, {(8, 3): 1.0})
+    (0.75, inf)
+    """
+    if before.keys() - now.keys():
+        return inf
+    return sum(time_s - before.get(process, 0.0) for process, time_s in now.items())
+
+
 class Patience:
     """A limit of time without progress.
 
@@ -79,17 +93,12 @@ class Patience:
             self._renew(None)
             return False
         used = cpu_s()
-        # By process: the time of one that is gone must not stand against that of others. Its end is progress, too.
-        if (
-            self._used is None
-            or self._used.keys() - used.keys()
-            or sum(time_s - self._used.get(process, 0.0) for process, time_s in used.items()) >= least
-        ):
+        if self._used is None or worked_s(self._used, used) >= least:
             self._renew(used)
             return False
         return True
 
-    def _renew(self, used: dict[tuple[int, int], float] | None) -> None:
+    def _renew(self, used: Mapping[tuple[int, int], float] | None) -> None:
         self._own, self._used = _own_s(), used
         self._until = self._clock() + self.limit_s
 

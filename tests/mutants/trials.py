@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 from laws import packages
 
 from flamecore.testing.draws import DRAW, TIER
-from flamecore.testing.progress import LEAST, cpu_s
+from flamecore.testing.progress import LEAST, cpu_s, worked_s
 
 OUTCOMES: Final = ("killed by own tests", "killed by the tier", "survived own tests", "survived", "equivalent")
 
@@ -235,9 +235,8 @@ def _ends(process: subprocess.Popen[bytes], home: Path, deadline: float) -> bool
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(LOOK_S)
             return True
-        # On a busy machine a run may get no time at all: then it waits for some. If less was used than before, a
-        # process is gone whose time nobody has taken over.
-        if _has_work(home) or not 0 <= cpu_s() - used_s < LEAST * STANDS_STILL_S:
+        # On a busy machine a run may get no time at all: then it waits for some.
+        if _has_work(home) or worked_s(used_s, cpu_s()) >= LEAST * STANDS_STILL_S:
             renewed, used_s = time.monotonic(), cpu_s()
         if time.monotonic() > min(deadline, renewed + STANDS_STILL_S):
             return False

@@ -27,6 +27,7 @@ from flamestream_spark.scratch import make_temporary, remove_temporary
 from flamestream_spark.session.session import (
     HOST,
     active,
+    context_of,
     in_task,
     name_of,
     named_jobs,
@@ -47,6 +48,7 @@ from flamestream_spark.tables.delta import frame_of, open_table, unknown_to
 from flamestream_spark.tables.outputs import NAME
 from flamestream_spark.tables.payloads import Payloads
 
+_ROWS: Final = "{rows}"
 FILE_FORMATS: Final = ("parquet", "json", "csv", "text", "orc", "xml", "binaryFile", "delta")
 """Formats whose rows have a place in a file."""
 
@@ -67,15 +69,16 @@ def says_what(options: Mapping[str, Any]) -> bool:
 class SparkSourceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Options of the source.
 
-    One of `path`, `table`, `sql` says what is read; with `spool` none does: other programs fill it. A format that is
-    none of files needs none of them: "kafka", "jdbc", "rate" say in `read` what it is.
+    One of `path`, `table`, `sql` says what is read, or `path` with a query over it; with `spool` none does: other
+    programs fill it. A format that is none of files needs none of them: "kafka", "jdbc", "rate" say in `read` what it
+    is.
 
     Attributes:
         format: Format of the files at `path`: "parquet", "json", "csv", "text", "orc", "xml", "delta", or another that
             the session knows.
         path: Files or folders, as Spark takes them.
         table: A table of the session's catalogue.
-        sql: A query.
+        sql: A query. With `path` it is over the rows there: they are {rows} in it.
         stream: Whether it is read as a stream: what comes later too, without end.
         spool: A folder, or a URL of an object store, that executors, and the process which reads, both reach: rows are
             kept there until a snapshot covers them. Where Spark runs on this machine a bounded source makes a temporary
@@ -121,11 +124,19 @@ class SparkSource(Source):
         said = [key for key in ("path", "table", "sql") if getattr(options, key)]
         where = f"source.{context.name}"
         known = says_what(msgspec.structs.asdict(options))
-        if len(said) > 1 or not (known or options.spool):
+        if (len(said) > 1 and said != ["path", "sql"]) or not (known or options.spool):
             raise ConfigError(
                 f"{where}: " + (f"{' and '.join(said)} are given" if said else "no input is given"),
                 hint='Give one of path = "…", table = "…", sql = "…"; or spool = "…" to read what others put there.',
                 path=where,
+            )
+        if options.sql and (_ROWS in options.sql) != bool(options.path):
+            raise ConfigError(
+                f"{where}.sql: "
+                + ("it does not say" if options.path else "no path is given, and it says")
+                + f" {_ROWS}",
+                hint=f'In a query over the rows at a path they are {_ROWS}: path = "A", sql = "SELECT … FROM {_ROWS}".',
+                path=f"{where}.sql",
             )
         for what, hint in _unfit(options) if known and options.stream else ():
             raise ConfigError(f"{where}: {what}", hint=hint, path=where)
@@ -143,7 +154,8 @@ class SparkSource(Source):
             return SourceCapabilities(replayable=True, bounded=options.ends)
         if options.stream:
             return SourceCapabilities(replayable=True, bounded=False, host=HOST)
-        stable = bool(options.order_by) or (bool(options.path) and options.format in FILE_FORMATS)
+        of_files = bool(options.path) and not options.sql and options.format in FILE_FORMATS
+        stable = bool(options.order_by) or of_files
         return SourceCapabilities(replayable=stable, bounded=True, remedy="" if stable else ORDER_BY, host=HOST)
 
     def reads(self, place: str) -> bool:
@@ -304,7 +316,7 @@ class SparkSource(Source):
         """Return the DataFrame to read."""
         options = self.options
         try:
-            if options.sql:
+            if options.sql and not options.path:
                 return spark.sql(options.sql)
             source = spark.readStream if options.stream else spark.read
             if options.table:
@@ -316,10 +328,12 @@ class SparkSource(Source):
             for path in paths if options.format in FILE_FORMATS else ():
                 check_reach(spark, path, self.context.name)
             if options.format == "delta":
-                return self._delta(spark, reader, paths)
-            if not paths:
+                frame = self._delta(spark, reader, paths)
+            elif not paths:
                 return reader.load()
-            return reader.load(paths[0] if options.stream else paths)
+            else:
+                frame = reader.load(paths[0] if options.stream else paths)
+            return _queried(spark, frame, options.sql) if options.sql else frame
         except FlameError:
             raise
         except Exception as error:
@@ -364,6 +378,17 @@ class SparkSource(Source):
     def _error(self, what: str, hint: str) -> SourceError:
         name = self.context.name
         return SourceError(f"source {name!r}: {what}", hint=hint, source=name, position="")
+
+
+# Not the parameters of Spark's own `sql`: braces, of which regular expressions are full, would have to be doubled.
+def _queried(spark: Any, frame: Any, query: str) -> Any:
+    """Return what a query gives of rows."""
+    view = f"flamestream_{token_hex(8)}"
+    frame.createTempView(view)
+    found = spark.sql(query.replace(_ROWS, view))
+    if context_of(spark) is not None:  # a session of Spark Connect may look the view up later
+        spark.catalog.dropTempView(view)
+    return found
 
 
 def _unfit(options: SparkSourceOptions) -> Iterator[tuple[str, str]]:

@@ -27,9 +27,9 @@ pytestmark = [
 ]
 
 
-def run(folder: Path, *options: str, job: str = "examples/spark/job.toml") -> str:
-    """Run the command of the README in a folder that has the examples; what it says on standard error."""
-    shutil.copytree(EXAMPLES / "spark", folder / "examples" / "spark")
+def run(folder: Path, *options: str, job: str = "checkout/examples/spark/job.toml") -> str:
+    """Run the command of the README outside of the folder that has the examples; what it says on standard error."""
+    shutil.copytree(EXAMPLES / "spark", folder / "checkout" / "examples" / "spark")
     tables = [f"--set=sink.{sink}.path={name}" for sink, name in (("changes", "index-changes"), ("index", "index"))]
     command = ["flamestream", "run", job, *tables, *options]
     path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])

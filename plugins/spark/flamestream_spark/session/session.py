@@ -169,7 +169,7 @@ def session(master: str = "", config: Mapping[str, str] | None = None) -> Iterat
 def facts_of(session: Any) -> dict[str, str]:
     """Return where a session runs, and the address of its pages, if it has any."""
     facts = {"master": session.conf.get("spark.master", "?")}
-    page = getattr(_context(session), "uiWebUrl", None)
+    page = getattr(context_of(session), "uiWebUrl", None)
     return facts | ({"ui": page} if page else {})
 
 
@@ -178,7 +178,7 @@ def has_pages(session: Any) -> bool:
 
     Over Spark Connect their address is not known, so the configuration decides.
     """
-    context = _context(session)
+    context = context_of(session)
     if context is None:
         return str(session.conf.get("spark.ui.enabled", "true")).lower() == "true"
     return context.uiWebUrl is not None
@@ -186,7 +186,7 @@ def has_pages(session: Any) -> bool:
 
 def has_files(session: Any) -> bool:
     """Return whether Spark sends files or archives to tasks. Over Spark Connect nobody says, so there may be some."""
-    context = _context(session)
+    context = context_of(session)
     return context is None or bool(context.listFiles or context.listArchives)
 
 
@@ -209,7 +209,7 @@ def owned_by_thread(session: Any) -> Iterator[None]:
     if session is None or _owner.get() is not None:
         yield
         return
-    context = _context(session)
+    context = context_of(session)
     held = {name: context.getLocalProperty(name) for name in _INHERITED} if context is not None else {}
     token = _owner.set(_Owner(held, tags_of(session)))
     try:
@@ -246,7 +246,7 @@ def _enter_owner(session: Any) -> frozenset[str]:
     """Have the jobs of this thread belong to their owner; return the tags of the session that are new to it."""
     if (owner := _owner.get()) is None:
         return frozenset()
-    context = _context(session)
+    context = context_of(session)
     if context is not None:
         for name, value in owner.properties.items():
             context.setLocalProperty(name, value)
@@ -265,7 +265,7 @@ def tag_thread(session: Any, tag: str, name: str = "") -> None:
         name: Their name on Spark's pages; over Spark Connect it is one more tag.
     """
     _enter_owner(session)
-    context = _context(session)
+    context = context_of(session)
     if context is None:
         session.addTag(tag)
         if name:
@@ -282,7 +282,7 @@ def named_jobs(session: Any, name: str) -> Iterator[None]:
 
     Both are as by `tag_thread`. Afterwards the thread is as it was.
     """
-    context = _context(session)
+    context = context_of(session)
     if context is None:
         yield
         return
@@ -320,7 +320,7 @@ def show_name(session: Any, name: str) -> None:
 
 def cancel_tag(session: Any, tag: str) -> None:
     """Cancel the jobs of Spark that have a tag; if Spark has ended, so have they."""
-    context = _context(session)
+    context = context_of(session)
     if context is None:
         session.interruptTag(tag)
         return
@@ -340,7 +340,7 @@ def unless_gone(session: Any) -> Iterator[None]:
 
 def is_gone(session: Any) -> bool:
     """Return whether Spark has ended: its Java driver is gone, or its session stopped."""
-    context = _context(session)
+    context = context_of(session)
     if context is None:
         return bool(getattr(session, "is_stopped", False))
     try:
@@ -349,14 +349,14 @@ def is_gone(session: Any) -> bool:
         return True
 
 
-def _context(session: Any) -> Any | None:
+def context_of(session: Any) -> Any | None:
     """Return the context of a session of this process; None over Spark Connect."""
     return getattr(session, "sparkContext", None)
 
 
 def _places_of(session: Any) -> Iterator[int | str]:
     """Yield where this process speaks to Spark: it keeps connections for more calls, and for sums from its tasks."""
-    context = _context(session)
+    context = context_of(session)
     if context is None:
         yield int(session.client._builder.endpoint.rpartition(":")[2])
         return
@@ -396,7 +396,7 @@ def _stop(session: Any) -> None:
     Tasks and executors that end meanwhile find neither the scheduler nor each other, in ways that depend on when each
     message comes. Spark logs each as an error, and goes on. A user's own logging stays as it is.
     """
-    context = _context(session)
+    context = context_of(session)
     if context is not None and _LOGGING.as_uri() in context.getConf().get(_JAVA_OPTIONS, ""):
         context.setLogLevel("OFF")
     session.stop()

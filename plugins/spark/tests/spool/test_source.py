@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
 import sys
 import time
@@ -102,6 +103,41 @@ class TestOrderedQuery(SourceTests):
     def make(self, folder: Path) -> Source:
         query = "select concat('word ', id) as word, id as number from range(0, 10, 1, 3) order by -id"
         return source(sql=query, order_by=("number",))
+
+
+class TestQueryOfFiles(SourceTests):
+    """A query over the rows at a path, with braces of its own."""
+
+    expected = COUNTS
+
+    def make(self, folder: Path) -> Source:
+        write(folder / "a.parquet", word=[f"{{word}} {n}" for n in range(10)], number=range(10))
+        query = "select regexp_replace(word, r'[{}]{1}', '') as word, number from {rows} where number >= 0"
+        return source(path=str(folder), sql=query, order_by=("number",))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"path": "in", "sql": "select 1"}, "it does not say {rows}"),
+        ({"sql": "select * from {rows}"}, "no path is given"),
+        ({"path": "in", "table": "t"}, "path and table are given"),
+        ({"path": "in", "table": "t", "sql": "select * from {rows}"}, "path and table and sql are given"),
+        ({"path": "in", "sql": "select * from {rows}", "stream": True, "spool": "x"}, "a query is no stream"),
+    ],
+)
+def test_a_query_without_its_rows_is_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        source(dict, **options)
+
+
+def test_a_query_leaves_the_catalogue_as_it_was(tmp_path: Path, spark: Any) -> None:
+    write(tmp_path / "a.parquet")
+    before = spark.catalog.listTables()
+    assert not source(path=str(tmp_path), sql="select * from {rows}").capabilities.replayable, "a query keeps no order"
+    made = source(path=str(tmp_path), sql="select * from {rows}", order_by=("number",))
+    assert read(made)[0] == list(COUNTS)
+    assert spark.catalog.listTables() == before
 
 
 def test_files_that_grow_are_read_on_and_files_that_change_are_refused(tmp_path: Path) -> None:

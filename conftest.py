@@ -12,7 +12,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from itertools import chain, groupby
 from pathlib import Path
@@ -24,6 +25,10 @@ from flamecore.testing import draws
 from flamecore.testing.progress import Patience
 
 ROOT = Path(__file__).parent
+
+SERVERS = ROOT / "tests" / "servers"
+NOT_HERE = 3
+"""Exit code of a script there if something is missing for it; its last words say what."""
 
 CLIENTS = ("grpc", "nats")
 """Marks of tests that need the module of that name."""
@@ -44,6 +49,9 @@ JOBS = (
 
 SPARK = "plugins/spark/"
 """Place of tests most of which start a JVM, by the fixture `spark` or, those that have the mark, by themselves."""
+
+FETCHING = {"jars", "kafka"}
+"""Fixtures of what Maven fetches."""
 
 MOST_NEEDED = 40
 """Examples of a property below which no tier goes: most faults show within so many."""
@@ -90,6 +98,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave of each test the cases of this tier and draw."""
     tests = {test: list(cases) for test, cases in groupby(sorted(items, key=_test_of), key=_test_of)}
     tier = draws.tier()
+    if not tier.fetches:
+        tests = {test: cases for test, cases in tests.items() if FETCHING.isdisjoint(_fixtures_of(cases[0]))}
     kept: set[pytest.Item] = set()
     costly_parts = {**dict.fromkeys(JOBS, tier.jobs), SPARK: tier.jvm}
     for folder, part in costly_parts.items():
@@ -119,13 +129,17 @@ def _test_of(item: pytest.Item) -> str:
     return f"{path}::{variant.args[0]}::{rest.rpartition('::')[2]}"
 
 
+def _fixtures_of(item: pytest.Item) -> Sequence[str]:
+    return getattr(item, "fixturenames", ())
+
+
 def _is_smoke(item: pytest.Item) -> bool:
     return item.get_closest_marker("smoke") is not None
 
 
 def _is_spared(item: pytest.Item, folder: str) -> bool:
     """Return whether the test of an item runs in every tier, though most of its folder do not."""
-    needs_jvm = item.get_closest_marker("jvm") is not None or "spark" in getattr(item, "fixturenames", ())
+    needs_jvm = item.get_closest_marker("jvm") is not None or "spark" in _fixtures_of(item)
     return _is_smoke(item) or (folder == SPARK and not needs_jvm)
 
 
@@ -184,15 +198,47 @@ def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Yield the URL of HDFS, with a NameNode and a DataNode of its own."""
     if find_spec("hdfs_native") is None:
         pytest.skip("no client of HDFS: pip install hdfs-native")
-    script = Path(__file__).with_name("tests") / "servers" / "hdfs.py"
-    command = [sys.executable, str(script), str(tmp_path_factory.mktemp("hdfs"))]
+    with _serving("hdfs.py", "hdfs://", tmp_path_factory.mktemp("hdfs")) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def jars(pytestconfig: pytest.Config) -> Callable[[Sequence[str]], list[str]]:
+    """Return a function that fetches the jars of some artifacts, and of all that they need, by Maven.
+
+    Artifacts are named "GROUP:ARTIFACT:VERSION". Jars stay in pytest's cache.
+    """
+    cache = pytestconfig.cache.mkdir("jars")
+
+    def fetched(coordinates: Sequence[str]) -> list[str]:
+        command = [sys.executable, str(SERVERS / "maven.py"), str(cache), *coordinates]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)  # it has a limit of its own
+        if done.returncode == NOT_HERE:
+            pytest.skip(done.stdout.strip())
+        assert done.returncode == 0, "the jars cannot be fetched; see above"
+        return done.stdout.splitlines()
+
+    return fetched
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[str]:
+    """Yield the address of a broker of Kafka, which makes topics, of several partitions, as they are written to."""
+    with _serving("kafka.py", "127.", tmp_path_factory.mktemp("kafka"), pytestconfig.cache.mkdir("jars")) as address:
+        yield address
+
+
+@contextmanager
+def _serving(script: str, beginning: str, *arguments: Path) -> Iterator[str]:
+    """Run a script of `tests/servers`, and yield the address that it prints, which begins so."""
+    command = [sys.executable, str(SERVERS / script), *map(str, arguments)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as servers:
         assert servers.stdin is not None
         assert servers.stdout is not None
         said = servers.stdout.readline().strip()  # its own limits end it
-        if not said.startswith("hdfs://"):
-            if servers.wait(60) == 3:
-                pytest.skip(f"no HDFS: {said}")
-            pytest.fail("HDFS does not start; see above")
+        if not said.startswith(beginning):
+            if servers.wait(60) == NOT_HERE:
+                pytest.skip(f"no server of {script}: {said}")
+            pytest.fail(f"{script} does not start; see above")
         yield said
         servers.stdin.close()

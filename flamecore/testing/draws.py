@@ -34,6 +34,7 @@ class Tier(NamedTuple):
         cases: Part of the parameters that a test is run with.
         jobs: Part of the tests that start processes of their own; the cases are a part of those of each.
         jvm: Part of the tests that start a JVM.
+        fetches: Whether tests are run whose jars or servers Maven fetches.
         all_deployments: Whether to run every combination of settings, in place of every pair.
     """
 
@@ -41,13 +42,14 @@ class Tier(NamedTuple):
     cases: float = 1.0
     jobs: float = 1.0
     jvm: float = 1.0
+    fetches: bool = True
     all_deployments: bool = False
 
 
 TIERS: Final = {
     "": Tier(),
-    "quick": Tier(seeds=0.2, cases=0.1, jobs=0.125, jvm=0.0),
-    "more": Tier(seeds=0.4, cases=0.2, jobs=0.3, jvm=0.1),
+    "quick": Tier(seeds=0.2, cases=0.1, jobs=0.125, jvm=0.0, fetches=False),
+    "more": Tier(seeds=0.4, cases=0.2, jobs=0.3, jvm=0.1, fetches=False),
     "whole": Tier(all_deployments=True),
 }
 """By name; the empty one is that of a run without a tier."""

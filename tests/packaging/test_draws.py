@@ -54,6 +54,24 @@ def test_in_a_session_of_its_own(): pass
 def test_of_the_smoke(spark): pass
 """
 
+FETCHING = """
+import pytest
+
+@pytest.fixture
+def jars(): pass
+
+@pytest.fixture
+def connector(jars): pass
+
+def test_with_jars(jars): pass
+
+def test_with_jars_of_a_fixture(connector): pass
+
+def test_with_a_server(kafka): pass
+
+def test_with_neither(): pass
+"""
+
 
 def played(folder: Path, *options: str, **settings: str) -> list[str]:
     """Return the lines of a run of the tests."""
@@ -108,6 +126,16 @@ def test_tests_of_spark_without_a_jvm_run_in_every_tier(tmp_path: Path) -> None:
     assert counts(collected(tmp_path, "quick", 12, "plugins")) == few
     every = {**few, "test_in_the_session": 1, "test_in_a_session_of_its_own": 1}
     assert counts(collected(tmp_path, "whole", 12, "plugins")) == every
+
+
+def test_nothing_is_fetched_by_maven_but_in_the_whole(tmp_path: Path) -> None:
+    folder = tmp_path / "plugins"
+    folder.mkdir()
+    (folder / "test_them.py").write_text(FETCHING)
+    for tier in ("quick", "more"):
+        assert counts(collected(tmp_path, tier, 12, "plugins")) == {"test_with_neither": 1}
+    every = ("test_with_jars", "test_with_jars_of_a_fixture", "test_with_a_server", "test_with_neither")
+    assert counts(collected(tmp_path, "whole", 12, "plugins")) == dict.fromkeys(every, 1)
 
 
 def test_a_part_is_of_those_that_are_chosen(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2s
 from importlib import import_module
 from importlib.util import find_spec
@@ -39,6 +39,9 @@ with session("local[2]") as spark:
 
 SERVER: Final = "import sys; from moto.server import main; main(['-H', '127.0.0.1', '-p', sys.argv[1]])"
 
+
+PAGE: Final = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "spark.md"
+"""The page with the connectors that go with each release of Spark."""
 
 QUICK_HOME: Final = pytest.StashKey[Path]()
 
@@ -180,3 +183,35 @@ def s3_environment(s3: str, monkeypatch: pytest.MonkeyPatch) -> None:
         ("AWS_DEFAULT_REGION", "us-east-1"),
     ):
         monkeypatch.setenv(name, value)
+
+
+def connector_of(column: str) -> str:
+    """Return the coordinates of a connector for the installed Spark, from the table in the documentation.
+
+    Args:
+        column: The column of the table: "connector of Kafka" or "runtime of Iceberg".
+    """
+    if find_spec("pyspark") is None:
+        pytest.skip("pyspark is not installed")
+    if not PAGE.is_file():
+        pytest.skip("the documentation is not in the wheel")
+    rows = [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in PAGE.read_text("utf-8").splitlines()]
+    (heading,) = (row for row in rows if column in row)
+    release = ".".join(import_module("pyspark").__version__.split(".")[:2])
+    (row,) = (row for row in rows if row[0] == release and len(row) == len(heading) and ("org.apache" in row[1]))
+    found = row[heading.index(column)]
+    if ":" not in found:
+        pytest.skip(f"{column} for Spark {release}: {found}")
+    return found
+
+
+@pytest.fixture(scope="session")
+def kafka_jars(jars: Callable[[Sequence[str]], list[str]]) -> str:
+    """Return the jars with which Spark reads and writes Kafka, as `spark.jars` takes them."""
+    return ",".join(jars([connector_of("connector of Kafka")]))
+
+
+@pytest.fixture(scope="session")
+def iceberg_jars(jars: Callable[[Sequence[str]], list[str]]) -> str:
+    """Return the jars with which Spark reads and writes tables of Iceberg, as `spark.jars` takes them."""
+    return ",".join(jars([connector_of("runtime of Iceberg")]))

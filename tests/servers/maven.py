@@ -50,6 +50,7 @@ def fetch(cache: Path, coordinates: Sequence[str]) -> list[Path]:
     Raises:
         NotFetchedError: There is no mvn, it does not end within `FETCH_S`, or it does not give one of them.
     """
+    cache = cache.resolve()  # Maven's own folder is another one
     made = cache / blake2s(" ".join(coordinates).encode(), digest_size=8).hexdigest()
     if not made.is_dir():
         cache.mkdir(parents=True, exist_ok=True)

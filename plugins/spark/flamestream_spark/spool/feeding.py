@@ -17,7 +17,7 @@ from flamestream_spark.session.session import cancel_tag, name_of, spark_thread,
 from flamestream_spark.spool import parts
 from flamestream_spark.spool.ordering import ORDER_BY, Ordered
 from flamestream_spark.spool.spool import Failed, Order, Spool
-from flamestream_spark.tables.columns import folds_case, numbered
+from flamestream_spark.tables.columns import folds_case, numbered, sealed
 
 _CLOSE_S: Final = 30.0
 _AGAIN_S: Final = 0.5
@@ -28,6 +28,13 @@ _HINTS: Final = {
     "KAFKA_DATA_SOURCE_NOT_ENABLED": "Spark does not bring the connector of Kafka: config = "
     '{ "spark.jars.packages" = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0" }. Later versions of Spark '
     "take that, too.",
+    # Of a stream of Iceberg.
+    "Cannot process overwrite snapshot": "Rows of the table were changed, as by a MERGE, and a stream takes rows that are "
+    "added. Start afresh, with a new checkpoint, or without the state, spool and output of the job. The option "
+    '"streaming-skip-overwrite-snapshots" = "true" leaves out all rows of such a change.',
+    "Cannot process delete snapshot": "Rows of the table were deleted, and a stream takes rows that are added. Start "
+    "afresh, with a new checkpoint, or without the state, spool and output of the job. The option "
+    '"streaming-skip-delete-snapshots" = "true" keeps what came of the rows.',
     "TABLE_OR_VIEW_NOT_FOUND": "Is that the table? A session that is made here has none but those of its catalogue.",
 }
 """Remedies, by words in the message of Spark."""
@@ -148,7 +155,8 @@ class Feeding:
             tag_thread(ordered.frame.sparkSession, self._tag, self._name)
             drop = [name for name in ordered.extra if ordered.files or name != parts.FILE]
             files = bool(ordered.files)
-            write_batch(self._spool, 0, ordered.frame, files=files, drop=tuple(drop))
+            frame = sealed(ordered.frame, ordered.extra)
+            write_batch(self._spool, 0, frame, files=files, drop=tuple(drop))
             self._spool.end()
         except Exception as error:  # noqa: BLE001 - whoever reads the spool is told
             if self._stopped:

@@ -18,6 +18,9 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+SEAL: Final = "__flamestream_seal"
+"""Column of rows that Spark may have to read again: a number that depends on all that a row holds."""
+
 FILE: Final = "__flamestream_file"
 START: Final = "__flamestream_start"
 LENGTH: Final = "__flamestream_length"

@@ -1,6 +1,7 @@
 """Rows of a spool as payloads, in order.
 
-A position is the number of a row, and a seal of what it holds.
+A position is the number of a row, and a seal. Where Spark reads again what a run goes on with, the seal is of all rows
+up to that one, as each of them may have changed since. Elsewhere rows stay as they came, and it is of that row alone.
 """
 
 from __future__ import annotations
@@ -11,8 +12,11 @@ from bisect import bisect_right
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
+from importlib import import_module
 from typing import Any, Final, Protocol
 
+import msgspec
 from xxhash import xxh3_64_hexdigest
 
 from flamecore import events
@@ -20,7 +24,7 @@ from flamecore.abc.source import Batch, Reader, Rejected
 from flamecore.errors import SourceError
 from flamecore.logs import logger
 from flamestream_spark.spool.feeding import shown
-from flamestream_spark.spool.parts import FILE
+from flamestream_spark.spool.parts import FILE, SEAL
 from flamestream_spark.spool.rows import Rows, rows_of
 from flamestream_spark.spool.spool import Spool, Taken
 from flamestream_spark.tables.payloads import Payloads, type_words
@@ -35,30 +39,46 @@ _END: Final = object()
 class Places(Sequence[tuple[int, str]]):
     """Positions of rows in a batch, made on demand.
 
-    A position is the row's number, and a seal of what it holds.
-
     Args:
         first: Number of the batch's first row.
-        batch: The rows.
+        seal: Returns the seal of a row of the batch.
         places: Which of them.
     """
 
-    __slots__ = ("_batch", "_first", "_places")
+    __slots__ = ("_first", "_places", "_seal")
 
-    def __init__(self, first: int, batch: Any, places: Sequence[int]) -> None:
-        self._first, self._batch, self._places = first, batch, places
+    def __init__(self, first: int, seal: Callable[[int], str], places: Sequence[int]) -> None:
+        self._first, self._seal, self._places = first, seal, places
 
     def __len__(self) -> int:
         return len(self._places)
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return Places(self._first, self._batch, self._places[index])
+            return Places(self._first, self._seal, self._places[index])
         place = self._places[index]
-        return self._first + place, seal(self._batch, place)
+        return self._first + place, self._seal(place)
 
 
-def seal(batch: Any, place: int) -> str:
+def seals_of(column: Any, first: int, before: int) -> Any:
+    """Return the seal of all rows up to each one of a batch, which depends on their order.
+
+    Args:
+        column: The column `SEAL` of the batch.
+        first: Number of the batch's first row.
+        before: The seal of all rows before it.
+
+    Returns:
+        An array of numpy, of unsigned integers of 64 bits.
+    """
+    numpy = import_module("numpy")
+    seals = column.to_numpy(zero_copy_only=False).view(numpy.uint64)
+    # An odd number for each place: no two rows can be exchanged. Sums and products are modulo 2**64.
+    odd = numpy.arange(first, first + len(seals), dtype=numpy.uint64) * numpy.uint64(2) + numpy.uint64(1)
+    return numpy.cumsum(seals * odd, dtype=numpy.uint64) + numpy.uint64(before)
+
+
+def row_seal(batch: Any, place: int) -> str:
     """Return a text by which a row is recognised."""
     row = batch.slice(place, 1)
     try:
@@ -132,6 +152,8 @@ class RowsReader(Reader):
         self._after = after
         self._next = 0
         self._batch: Any = None
+        self._seals: Any = None
+        self._sealed = 0
         self._at = 0
         self._files: list[tuple[int, str]] = []
         self._rows: Generator[Rows] | None = None
@@ -150,26 +172,38 @@ class RowsReader(Reader):
                 return None
             if self._waiting is None:
                 self._waiting = self._ask()
-            found = await self._given(self._waiting)
+            found, seals = await self._given(self._waiting)
             self._waiting = None
             if found is _END:
                 self._ended = True
                 self._check_reached()
                 return None
             self._waiting = self._ask()  # one ahead
-            self._take(found)
+            self._take(found, seals)
         at = self._at
         batch = self._batch.slice(at, limit)
         self._at += batch.num_rows
         first = self._next - self._batch.num_rows + at
         assert self._payloads is not None
         values, places, bad = self._payloads.make(batch)
-        positions = Places(first, batch, places)
+        seal = partial(self._seal, self._batch, self._seals, at)
+        positions = Places(first, seal, places)
         rejected = [
-            Rejected((first + place, seal(batch, place)), reason, _row_text(batch, place)[:_RAW])
-            for place, reason in bad
+            Rejected((first + place, seal(place)), reason, _row_text(batch, place)[:_RAW]) for place, reason in bad
         ]
         return Batch(values, positions, rejected)
+
+    @staticmethod
+    def _seal(rows: Any, seals: Any, at: int, place: int) -> str:
+        """Return the seal of a row.
+
+        Args:
+            rows: A batch.
+            seals: Those of all rows up to each one of it; None: there are none.
+            at: Place in the batch from which `place` counts.
+            place: The row.
+        """
+        return row_seal(rows, at + place) if seals is None else f"{int(seals[at + place]):016x}"
 
     async def _given(self, waiting: asyncio.Future[Any]) -> Any:
         """Return what comes, and say once if that takes long, as the end may never be marked."""
@@ -185,17 +219,24 @@ class RowsReader(Reader):
     def _ask(self) -> asyncio.Future[Any]:
         return asyncio.get_running_loop().run_in_executor(self._thread, self._pull)
 
-    def _pull(self) -> Any:
-        """Return the next rows; runs on a thread of its own."""
+    def _pull(self) -> tuple[Any, Any]:
+        """Return the next rows, and their seals; runs on a thread of its own."""
         if self._rows is None:
             after = 0 if self._after is None else self._after[0]
-            if self._after is not None and after + 1 == self.spool.taken().row:
+            taken = self.spool.taken()
+            self._sealed = taken.seal
+            if self._after is not None and after + 1 == taken.row:
                 after, self._after = after + 1, None  # all up to there has been taken away
             self.first = after if self._after is None else after + 1
             self._note(self.first)
             self._rows = rows_of(self.spool, after, self._stop, self._part_read)
         try:
-            return next(self._rows, _END)
+            rows = next(self._rows, _END)
+            if not isinstance(rows, Rows) or SEAL not in rows.batch.schema.names:
+                return rows, None
+            seals = seals_of(rows.batch.column(SEAL), rows.first, self._sealed)
+            self._sealed = int(seals[-1]) if len(seals) else self._sealed
+            return rows._replace(batch=rows.batch.drop_columns([SEAL])), seals
         except SourceError as error:
             if self._feeding is not None and self._feeding.error is not None:
                 raise self._feeding.error from self._feeding.error.__cause__
@@ -207,12 +248,13 @@ class RowsReader(Reader):
 
     def _part_read(self, taken: Taken) -> None:
         self._note(taken.row)
+        taken = msgspec.structs.replace(taken, seal=self._sealed)
         if self._passing:
             self.spool.forget(taken)
         else:
             self._done.append(taken)
 
-    def _take(self, rows: Rows) -> None:
+    def _take(self, rows: Rows, seals: Any) -> None:
         """Make these the rows to read from.
 
         Rows that were read before are skipped; the column of file names is left out.
@@ -235,15 +277,16 @@ class RowsReader(Reader):
         elif batch.schema != self._schema:
             self.spool.check_columns(number, type_words(self._schema), type_words(batch.schema))
             self._schema = batch.schema
-        self._batch, self._at = batch, 0
+        self._batch, self._seals, self._at = batch, seals, 0
         if self._after is None:
             return
         row, expected = self._after
         if row >= self._next:
             self._at = batch.num_rows
         elif row >= first:
-            if seal(batch, row - first) != expected:
-                raise self._changed(f"row {row + 1} is another one than when it was read")
+            if self._seal(batch, seals, 0, row - first) != expected:
+                one = f"row {row + 1} is another one than when it was read"
+                raise self._changed(one if seals is None else f"rows 1 to {row + 1} are not those that were read")
             self._at, self._after = row - first + 1, None
 
     def _from(self, row: int, file: str) -> None:

@@ -39,7 +39,8 @@ def rows_of(
 
     Args:
         spool: The spool.
-        after: Number of the first row that is wanted. More may come before it.
+        after: Number of the first row that is wanted. More may come before it: all that are there, if batches are
+            read before they are complete, since a reader knows those again that Spark has read again.
         stop: Ends the waiting for more.
         read: Told when a part has been read: where the next one begins.
 
@@ -110,7 +111,7 @@ def _part(
             since = (file, at.file[1] if at.file[0] == file else row) if file else ("", 0)
             for index in range(reader.num_record_batches):
                 batch = reader.get_batch(index)
-                if row + batch.num_rows > after:
+                if order is not None or row + batch.num_rows > after:
                     yield Rows(row, batch, since, at.batch)
                 row += batch.num_rows
     except (OSError, pa.ArrowException) as error:

@@ -82,6 +82,7 @@ class Taken(msgspec.Struct, frozen=True):
         part: Number of parts of that batch that come before it.
         expected: The place that follows these, where the batch is not complete.
         file: The file that this place is in the midst of, and the number of its first row.
+        seal: Seal of all rows before it, where rows have one each.
     """
 
     row: int = 0
@@ -89,6 +90,7 @@ class Taken(msgspec.Struct, frozen=True):
     part: int = 0
     expected: tuple[int, int] = (0, 0)
     file: tuple[str, int] = ("", 0)
+    seal: int = 0
 
 
 class Failed(msgspec.Struct, frozen=True):

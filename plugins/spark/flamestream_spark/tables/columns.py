@@ -5,7 +5,7 @@ Wrong ones are named before the first row is read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from flamecore.errors import SourceError
@@ -13,7 +13,7 @@ from flamecore.suggest import suggestion
 from flamecore.toolkit.records.tables import Table
 from flamestream_spark.compat import TYPES, arrow_type, collation_of
 from flamestream_spark.compat import arrow_schema as arrow_schema_of
-from flamestream_spark.spool.parts import FOLDED
+from flamestream_spark.spool.parts import FOLDED, SEAL
 from flamestream_spark.tables.arrow import named_type
 
 _RESERVED: Final = "__flamestream_"
@@ -138,6 +138,52 @@ def taken(frame: Any, names: Any) -> Any:
     """
     every = list(frame.columns)
     return numbered(frame).select(*(str(every.index(name)) for name, _ in names)).toDF(*(new for _, new in names))
+
+
+def sealed(frame: Any, left_out: Collection[str]) -> Any:
+    """Return the DataFrame with a column `SEAL` behind the others.
+
+    It has another number for every other row, values of a geometry excepted, which Spark cannot compare. Nulls count as
+    values, at every depth, and differences that Spark makes nothing of count, too: see `told_apart`.
+
+    Args:
+        frame: The DataFrame.
+        left_out: Columns that do not count.
+    """
+    told = {
+        f"told{place}": expression
+        for place, field in enumerate(frame.schema.fields)
+        if field.name not in left_out and (expression := told_apart(f"`{place}`", field.dataType)) is not None
+    }
+    compared = numbered(frame).selectExpr("*", *(f"{expression} as {name}" for name, expression in told.items()))
+    kinds = {field.name: field.dataType for field in compared.schema.fields}
+    parts = [part for name in told for part in _with_nulls(name, kinds[name])]
+    seal = f"xxhash64({', '.join(parts)})" if parts else "0L"
+    kept = [f"`{place}`" for place in range(len(frame.columns))]
+    return compared.selectExpr(*kept, f"{seal} as {SEAL}").toDF(*frame.columns, SEAL)
+
+
+def _with_nulls(value: str, kind: Any, depth: int = 0) -> list[str]:
+    """Return expressions for a value such that a null at any depth counts: Spark's hashes pass it over.
+
+    Args:
+        value: The expression of the value.
+        kind: Its type, without maps.
+        depth: Number of lambdas around it.
+    """
+    from pyspark.sql.types import ArrayType, StructType
+
+    found = [f"{value} is null"]
+    if isinstance(kind, ArrayType):
+        inner = f"w{depth}"
+        parts = enumerate(_with_nulls(inner, kind.elementType, depth + 1))
+        element = ", ".join(f"'p{place}', {part}" for place, part in parts)
+        return [*found, f"size({value})", f"transform({value}, {inner} -> named_struct({element}))"]
+    if isinstance(kind, StructType):
+        for field in kind.fields:
+            found += _with_nulls(f"{value}.{_quoted(field.name)}", field.dataType, depth)
+        return found
+    return [*found, value]
 
 
 def arrow_schema(frame: Any) -> Any:

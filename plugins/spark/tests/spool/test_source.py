@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +30,7 @@ from flamestream_spark.source import SparkSource, says_what
 from flamestream_spark.spool.feeding import failed, write_batch
 from flamestream_spark.spool.ordering import has_stable_order, in_order
 from flamestream_spark.spool.spool import Spool, Taken
+from flamestream_spark.tables.columns import sealed
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -148,6 +150,45 @@ def test_files_that_grow_are_read_on_and_files_that_change_are_refused(tmp_path:
     (tmp_path / "b.parquet").unlink()
     write(tmp_path / "a.parquet")
     asyncio.run(check_changed(make, lambda: write(tmp_path / "a.parquet", COUNTS[:3])))
+
+
+@pytest.mark.parametrize(
+    ("change", "new"),
+    [
+        ("one before the last has another value", [*COUNTS[:4], ("other", 4), *COUNTS[5:]]),
+        ("a value is null", [*COUNTS[:4], (None, 4), *COUNTS[5:]]),
+        ("one is left out, and another one added before the last", [*COUNTS[1:9], ("word 8", 8), COUNTS[9]]),
+    ],
+)
+def test_rows_that_changed_before_the_last_one_that_was_read_are_refused(
+    change: str, new: list[tuple[str | None, int]], tmp_path: Path
+) -> None:
+    for number, options in enumerate(({}, {"order_by": ("number",)})):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        write(folder / "a.parquet")
+        make = partial(source, path=str(folder), **options)
+        asyncio.run(check_grown(make, lambda: write(folder / "b.parquet", [("more", 10)]), [Count("more", 10)]))  # noqa: B023
+        asyncio.run(check_changed(make, lambda: write(folder / "a.parquet", new)))  # noqa: B023
+
+
+def test_every_difference_of_two_rows_is_one_of_their_seals(spark: Any) -> None:
+    rows = (
+        "null",
+        "struct(null as a, 1 as b)",
+        "struct(1 as a, null as b)",
+        "struct(null as a, null as b)",
+        "struct(1 as a, 1 as b)",
+    )
+    lists = ("null", "array()", "array(null)", "array(null, 1)", "array(1, null)", "array(1)", "array(1, 1)")
+    maps = ("null", "map()", "map('a', 1)", "map('a', null)", "map('b', 1)", "map('a', 1, 'b', 1)")
+    zeros = ("0D", "-0D", "double('nan')", "null", "1D")
+    kinds = {"struct<a: int, b: int>": rows, "array<int>": lists, "map<string, int>": maps, "double": zeros}
+    for kind, values in kinds.items():
+        for names in ("{0} as x, null as y", "null as y, {0} as x"):
+            parts = [f"select {names.format(f'cast({value} as {kind})')}" for value in values]
+            frame = sealed(spark.sql(" union all ".join(parts)), ())
+            assert len({row[-1] for row in frame.collect()}) == len(values), (kind, frame.collect())
 
 
 @pytest.mark.parametrize(

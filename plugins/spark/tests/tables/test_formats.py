@@ -1,8 +1,7 @@
 """Tables of Hive and of Iceberg, as Spark reads and writes them: into a flow, and out of it.
 
-Hive's are made with the jars that pyspark brings, in a catalogue of its own. Iceberg's need a jar: set
-FLAMESTREAM_ICEBERG_PACKAGE to its coordinates ("org.apache.iceberg:iceberg-spark-runtime-…"), or
-FLAMESTREAM_ICEBERG_JAR to its path. A session has one catalogue for its life, so each is a program.
+Hive's are made with the jars that pyspark brings, in a catalogue of its own. Iceberg's need a jar of their own. A
+session has one catalogue for its life, so each is a program.
 """
 
 from __future__ import annotations
@@ -67,18 +66,12 @@ spark.stop()
 """
 
 
-def iceberg() -> dict[str, str]:
-    package, jar = os.environ.get("FLAMESTREAM_ICEBERG_PACKAGE"), os.environ.get("FLAMESTREAM_ICEBERG_JAR")
-    if not (package or jar):
-        pytest.skip("no Iceberg: set FLAMESTREAM_ICEBERG_PACKAGE or FLAMESTREAM_ICEBERG_JAR")
-    return {
-        **({"spark.jars.packages": package} if package else {"spark.jars": str(jar)}),
-        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
-        "spark.sql.catalog.spark_catalog": "org.apache.iceberg.spark.SparkSessionCatalog",
-        "spark.sql.catalog.spark_catalog.type": "hadoop",
-        "spark.sql.catalog.spark_catalog.warehouse": "warehouse",
-    }
-
+ICEBERG = {
+    "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+    "spark.sql.catalog.spark_catalog": "org.apache.iceberg.spark.SparkSessionCatalog",
+    "spark.sql.catalog.spark_catalog.type": "hadoop",
+    "spark.sql.catalog.spark_catalog.warehouse": "warehouse",
+}
 
 HIVE = {
     "spark.sql.catalogImplementation": "hive",
@@ -89,13 +82,20 @@ HIVE = {
 
 
 @pytest.mark.jvm
-@pytest.mark.parametrize("kind", ["hive", "iceberg"])
-def test_a_flow_reads_and_writes_such_tables(kind: str, tmp_path: Path) -> None:
+def test_a_flow_reads_and_writes_tables_of_hive(tmp_path: Path) -> None:
+    check(tmp_path, "hive", HIVE, "STORED AS ORC")
+
+
+@pytest.mark.jvm
+def test_a_flow_reads_and_writes_tables_of_iceberg(iceberg_jars: str, tmp_path: Path) -> None:
+    check(tmp_path, "iceberg", ICEBERG | {"spark.jars": iceberg_jars}, "USING iceberg")
+
+
+def check(tmp_path: Path, kind: str, config: dict[str, str], using: str) -> None:
+    """Read and write tables of a kind, which SQL makes `using` it."""
     (tmp_path / "words.py").write_text(FLOW)
     (tmp_path / "program.py").write_text(PROGRAM)
-    config = HIVE if kind == "hive" else iceberg()
-    config |= {"spark.sql.warehouse.dir": str(tmp_path / "warehouse")}
-    using = "STORED AS ORC" if kind == "hive" else "USING iceberg"
+    config = config | {"spark.sql.warehouse.dir": str(tmp_path / "warehouse")}
     done = subprocess.run(
         [sys.executable, "program.py", json.dumps(config), using, kind],
         cwd=tmp_path,

@@ -203,15 +203,21 @@ def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def jars(pytestconfig: pytest.Config) -> Callable[[Sequence[str]], list[str]]:
+def jars_folder(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of what Maven has fetched: in pytest's cache, for all runs on this machine, if there is one."""
+    cache = getattr(pytestconfig, "cache", None)
+    return tmp_path_factory.mktemp("jars") if cache is None else Path(cache.mkdir("jars"))
+
+
+@pytest.fixture(scope="session")
+def jars(jars_folder: Path) -> Callable[[Sequence[str]], list[str]]:
     """Return a function that fetches the jars of some artifacts, and of all that they need, by Maven.
 
-    Artifacts are named "GROUP:ARTIFACT:VERSION". Jars stay in pytest's cache.
+    Artifacts are named "GROUP:ARTIFACT:VERSION".
     """
-    cache = pytestconfig.cache.mkdir("jars")
 
     def fetched(coordinates: Sequence[str]) -> list[str]:
-        command = [sys.executable, str(SERVERS / "maven.py"), str(cache), *coordinates]
+        command = [sys.executable, str(SERVERS / "maven.py"), str(jars_folder), *coordinates]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)  # it has a limit of its own
         if done.returncode == NOT_HERE:
             pytest.skip(done.stdout.strip())
@@ -222,9 +228,9 @@ def jars(pytestconfig: pytest.Config) -> Callable[[Sequence[str]], list[str]]:
 
 
 @pytest.fixture(scope="session")
-def kafka(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[str]:
+def kafka(tmp_path_factory: pytest.TempPathFactory, jars_folder: Path) -> Iterator[str]:
     """Yield the address of a broker of Kafka, which makes topics, of several partitions, as they are written to."""
-    with _serving("kafka.py", "127.", tmp_path_factory.mktemp("kafka"), pytestconfig.cache.mkdir("jars")) as address:
+    with _serving("kafka.py", "127.", tmp_path_factory.mktemp("kafka"), jars_folder) as address:
         yield address
 
 

@@ -29,8 +29,8 @@ _HINTS: Final = {
     '{ "spark.jars.packages" = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0" }. Later versions of Spark '
     "take that, too.",
     # Of a stream of Iceberg.
-    "Cannot process overwrite snapshot": "Rows of the table were changed, as by a MERGE, and a stream takes rows that are "
-    "added. Start afresh, with a new checkpoint, or without the state, spool and output of the job. The option "
+    "Cannot process overwrite snapshot": "Rows of the table were changed, as by a MERGE, and a stream takes rows that "
+    "are added. Start afresh, with a new checkpoint, or without the state, spool and output of the job. The option "
     '"streaming-skip-overwrite-snapshots" = "true" leaves out all rows of such a change.',
     "Cannot process delete snapshot": "Rows of the table were deleted, and a stream takes rows that are added. Start "
     "afresh, with a new checkpoint, or without the state, spool and output of the job. The option "

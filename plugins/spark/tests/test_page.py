@@ -1,4 +1,4 @@
-"""The programs of the how-to pages about Spark, and a job for a cluster that no test has."""
+"""The programs and connectors of the how-to pages about Spark, and a job for a cluster that no test has."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from flamecore.runtime.config.read import make_config
 from flamecore.runtime.config.resolve import resolve
 from flamestream_spark import stream
 from flamestream_spark.session import master
+from flamestream_spark.spool.feeding import failed
 
 ROOT = Path(__file__).resolve().parents[3]
 HOW_TO = ROOT / "docs" / "how-to"
@@ -122,3 +123,12 @@ def test_the_manifest_for_kubernetes_starts_that_job_again_after_a_failure() -> 
     assert (job["spec"]["backoffLimit"], pod["spec"]["restartPolicy"]) == (100, "OnFailure")
     name = f"{service['metadata']['name']}.{service['metadata']['namespace']}.svc"
     assert f'advertise = "{name}"' in page
+
+
+def test_example_and_error_name_the_connector_of_kafka_for_the_newest_spark() -> None:
+    coordinates = r"org\.apache\.spark:spark-sql-kafka-0-10_[\d.]+:[\d.]*\d"
+    (newest, *_) = re.findall(rf"\| `({coordinates})` \|", PAGE.read_text("utf-8"))
+    example = PAGE.parents[2] / "examples" / "spark" / "kafka.toml"
+    assert re.findall(coordinates, example.read_text("utf-8")) == [newest]
+    told = failed("lines", RuntimeError("[KAFKA_DATA_SOURCE_NOT_ENABLED] no connector"))
+    assert re.findall(coordinates, told.hint) == [newest]

@@ -73,6 +73,7 @@ records.flat_map(words).key_by(lambda word: word).count().map(made).sink("counts
 PROGRAM = """
 import json
 import sys
+import time
 from pathlib import Path
 
 import flamestream_spark
@@ -112,8 +113,9 @@ with session("local[4]", {"spark.jars": told["jars"], "spark.sql.shuffle.partiti
                  for name in ("counts", "places")}
         Path("found.json").write_text(json.dumps(found))
     else:
-        if told["out"]:
-            written()
+        while told["out"] and not [*out.glob("part-*")]:
+            time.sleep(0.05)  # the test ends the program if none comes
+        query = written() if told["out"] else None
         running.awaitTermination()
 """
 

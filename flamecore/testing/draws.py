@@ -1,7 +1,8 @@
 """The seeds and cases of a run of tests: their number by its tier, their choice by its draw.
 
 `FLAMESTREAM_TIER` says how many: `quick` a few, `more` a part, `whole` all of them and every deployment of a transport.
-Those that fetch jars by Maven run in neither `quick` nor `more`. If it is not set, all seeds and cases are run, and of the deployments the fewest that have each pair of settings.
+Those that fetch jars by Maven run in neither `quick` nor `more`. If it is not set, all seeds and cases are run, and of
+the deployments the fewest that have each pair of settings.
 `FLAMESTREAM_DRAW=<n>` says which: runs of the same number have the same ones, and over many numbers all have a turn.
 
 Run as a program, prints the draw of the checkout in the working directory. It needs nothing but Python.

@@ -251,9 +251,11 @@ def test_outputs_reach_a_topic_at_least_once_and_tell_which_came_twice(
     with job.killed(lines):
         job.wait_for("written/commits", 1)
     # As if the kill had come after a batch was written, and before Spark noted that: it is written again.
-    last = max((tmp_path / "written" / "commits").glob("[0-9]*"), key=lambda file: int(file.name))
-    for file in (last, last.with_name(f".{last.name}.crc")):
-        file.unlink(missing_ok=True)
+    last = max(int(file.name) for file in (tmp_path / "written" / "commits").glob("[0-9]*"))
+    for folder, first in (("commits", last), ("offsets", last + 1)):
+        for file in (tmp_path / "written" / folder).iterdir():
+            if int(file.name.removeprefix(".").partition(".")[0]) >= first:
+                file.unlink()
     more = lines_of(RECORDS, 45)
     found = job.to_the_end(more)
     check(found, lines + more, RECORDS, 45)

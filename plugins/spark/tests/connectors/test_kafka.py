@@ -95,7 +95,7 @@ with session("local[4]", {"spark.jars": told["jars"], "spark.sql.shuffle.partiti
     out = Path("job", "output", "counts")
 
     def written():
-        counts = spark.readStream.format("flamestream").schema(told["columns"]).load(str(out))
+        counts = spark.readStream.format("flamestream").load(str(out))
         text = "word || ' ' || number"
         rows = counts.selectExpr("concat_ws(' ', _time, _front, _place) as key", f"{text} as value")
         writer = rows.writeStream.format("kafka").options(**kafka).option("topic", told["out"])
@@ -115,8 +115,7 @@ with session("local[4]", {"spark.jars": told["jars"], "spark.sql.shuffle.partiti
     else:
         while told["out"] and not [*out.glob("part-*")]:
             time.sleep(0.05)  # the test ends the program if none comes
-        query = written() if told["out"] else None
-        running.awaitTermination()
+        (written() if told["out"] else running).awaitTermination()
 """
 
 
@@ -133,9 +132,8 @@ class Job:
     def __init__(self, folder: Path, server: str, jars: str, *, out: bool) -> None:
         self.folder = folder
         name = f"flamestream-{token_hex(6)}"
-        columns = "word string, number bigint, _time bigint, _front string, _place bigint"
         self._told = {"server": server, "jars": jars, "topic": name, "out": f"{name}-out" if out else ""}
-        self._told |= {"partitions": "3", "batch": str(BATCH), "columns": columns}
+        self._told |= {"partitions": "3", "batch": str(BATCH)}
         (folder / "topic.py").write_text(FLOW)
         (folder / "program.py").write_text(PROGRAM)
 
@@ -153,10 +151,9 @@ class Job:
     @contextmanager
     def killed(self, lines: list[str]) -> Iterator[None]:
         """Run the program for as long as the block, then kill it with all processes below it."""
-        program = self.start(lines, ends=False)
+        self._program = program = self.start(lines, ends=False)
         try:
             yield
-            assert program.poll() is None
         finally:
             kill(program)
 
@@ -164,9 +161,10 @@ class Job:
         return len(list((self.folder / of).glob("[!._]*")))
 
     def wait_for(self, of: str, count: int) -> None:
-        """Wait until a folder has so many files."""
+        """Wait until a folder has so many files, as long as the program runs that is to be killed."""
         limit = Patience(LIMIT_S)
         while self.files(of) < count:
+            assert self._program.poll() is None
             assert not limit.passed()
             time.sleep(0.02)
 

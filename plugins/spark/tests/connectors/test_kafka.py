@@ -13,7 +13,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -177,14 +177,24 @@ def kill(program: subprocess.Popen[bytes]) -> None:
         pid = todo.pop()
         below.append(pid)
         for task in Path(f"/proc/{pid}/task").glob("*/children"):
-            todo += map(int, task.read_text().split())
+            with suppress(OSError):  # it has ended since
+                todo += map(int, task.read_text().split())
     for pid in below:
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     assert program.wait() == -signal.SIGKILL, "it ran until then"
     limit = Patience(60)
-    while any(Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes() for pid in below):
+    while any(runs(pid) for pid in below):
         assert not limit.passed()
         time.sleep(0.05)
+
+
+def runs(pid: int) -> bool:
+    """Return whether a process runs; one that has ended has no command any more."""
+    try:
+        return bool(Path(f"/proc/{pid}/cmdline").read_bytes())
+    except OSError:
+        return False
 
 
 def lines_of(first: int, count: int) -> list[str]:

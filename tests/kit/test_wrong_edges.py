@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import pytest
 
-from flamecore.abc.sink import Encode, Guarantee, Mode, Sink, goes_on, taken_over
+from flamecore.abc.sink import Encode, Guarantee, Mode, Sink, goes_on, taken_over, would_replace
 from flamecore.abc.source import Batch, EdgeContext, Reader, Rejected, Source, SourceCapabilities
 from flamecore.errors import SinkError, SourceError
 from flamecore.model.meta import MIN_TIME
@@ -428,6 +428,10 @@ class RightSink(Sink):
     def guarantee(self) -> Guarantee:
         return "exactly_once"
 
+    async def replaces(self) -> bool:
+        there = json.loads(self.file.read_text()) if self.file.exists() else {}
+        return would_replace(self.context, self.mode(), there.get("fingerprint"), empty=not there.get("values"))
+
     async def open(self) -> int:
         there = json.loads(self.file.read_text()) if self.file.exists() else {}
         if goes_on(self.context, self.mode(), there.get("fingerprint"), "the file", empty=not there.get("values")):
@@ -655,6 +659,13 @@ class ReplacesByTheQuestion(RightSink):
         return False
 
 
+class ReplacesInSilence(RightSink):
+    """It opens as the right one does, and has nothing to say of it."""
+
+    async def replaces(self) -> bool:
+        return False
+
+
 class SaysThatItReplacesWhatItResumes(RightSink):
     async def replaces(self) -> bool:
         return self.file.exists()
@@ -701,6 +712,7 @@ def test_the_right_sink_passes(tmp_path: Path) -> None:
         (WritesHalfABatch, "atomic"),
         (SwallowsFailures, "atomic"),
         (ReplacesByTheQuestion, "replaces"),
+        (ReplacesInSilence, "replaces"),
         (SaysThatItReplacesWhatItResumes, "replaces"),
         (EncodesTextAlone, "encodes"),
         (LeavesOutWhatItCannotEncode, "encodes"),

@@ -18,7 +18,7 @@ import psycopg
 from psycopg import errors, sql
 
 from flamecore.abc.hooks import hookimpl
-from flamecore.abc.sink import Guarantee, Mode, Sink, goes_on, taken_over
+from flamecore.abc.sink import Guarantee, Mode, Sink, goes_on, taken_over, would_replace
 from flamecore.abc.source import EdgeContext
 from flamecore.errors import ConfigError, SinkError, TimeRegressionError
 from flamecore.model.clock import global_time
@@ -99,6 +99,23 @@ class Postgres(Sink):
     def guarantee(self) -> Guarantee:
         return "exactly_once"
 
+    async def replaces(self) -> bool:
+        if self.options.mode != "replace":
+            return False
+        try:
+            async with await self._connect() as connection, connection.transaction():
+                columns = await self._columns(connection)
+                if not columns or await self._is_empty(connection):
+                    return False
+                # A table without a position is somebody else's, and there may be no table of positions.
+                place = self._positions.as_string(connection)
+                (there,) = await self._one(connection, sql.SQL("SELECT to_regclass(%s)"), place)
+                query = sql.SQL("SELECT fingerprint FROM {} WHERE sink = %s").format(self._positions)
+                held = await self._one(connection, query, self._name) if there else None
+        except psycopg.Error as error:
+            raise self._failed("opened", error) from error
+        return would_replace(self.context, self.options.mode, held[0] if held else None, empty=False)
+
     async def open(self) -> int:
         try:
             connection = self._connection = await self._connect()
@@ -137,7 +154,7 @@ class Postgres(Sink):
             ).format(self._positions)
         )
         columns = await self._columns(connection)
-        empty = not columns or not await self._one(connection, sql.SQL("SELECT 1 FROM {} LIMIT 1").format(self._table))
+        empty = not columns or await self._is_empty(connection)
         query = sql.SQL("SELECT time, fingerprint FROM {} WHERE sink = %s FOR UPDATE").format(self._positions)
         time, held = (columns and await self._one(connection, query, self._name)) or (MIN_TIME, None)
         on = goes_on(self.context, self.options.mode, held, f"table {self._name}", empty=empty)
@@ -262,8 +279,11 @@ class Postgres(Sink):
         if connection is not None:
             await connection.close()
 
+    async def _is_empty(self, connection: psycopg.AsyncConnection[Any]) -> bool:
+        return not await self._one(connection, sql.SQL("SELECT 1 FROM {} LIMIT 1").format(self._table))
+
     @staticmethod
-    async def _one(connection: psycopg.AsyncConnection[Any], query: sql.Composed, *arguments: Any) -> Any:
+    async def _one(connection: psycopg.AsyncConnection[Any], query: sql.Composable, *arguments: Any) -> Any:
         return await (await connection.execute(query, arguments)).fetchone()
 
     def _identifier(self, name: str) -> sql.Identifier:

@@ -84,7 +84,7 @@ async def check_sink_delivers(make: MakeSink, read_back: ReadBack, payloads: Seq
 
 
 async def check_sink_replaces(make: MakeSink, read_back: ReadBack, payloads: Sequence[Any] = PAYLOADS) -> None:
-    """Check that a sink which says that `open` would destroy output is right, and that the question destroys none.
+    """Check that a sink says whether `open` would destroy output, and that the question destroys none.
 
     Raises:
         EdgeBroken: `replaces`.
@@ -97,10 +97,12 @@ async def check_sink_replaces(make: MakeSink, read_back: ReadBack, payloads: Seq
         there = list(read_back())  # `make` itself may have made room, as a new list in memory
         replaces = await sink.replaces()
         expect_same("replaces", f"after replaces, with resume={resume}", read_back(), there)
-        if not replaces:
-            continue
         held = await sink.open()
-        if held != MIN_TIME or list(read_back()) == there:
+        if not replaces and list(read_back()) != there:
+            what = f"it does not say that open would destroy output, and open left {len(read_back())} payloads of "
+            what += f"{len(there)}"
+            raise EdgeBroken("replaces", what)
+        if replaces and (held != MIN_TIME or list(read_back()) == there):
             what = "it says that open would destroy output, and open "
             what += f"returned {held} with {len(read_back())} payloads there"
             raise EdgeBroken("replaces", what)

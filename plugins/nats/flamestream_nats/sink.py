@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager
 from typing import Any, ClassVar, Final
 
 from flamecore.abc.hooks import hookimpl
-from flamecore.abc.sink import Guarantee, Sink, check_time, goes_on, taken_over
+from flamecore.abc.sink import Guarantee, Sink, check_time, goes_on, taken_over, would_replace
 from flamecore.abc.source import EdgeContext
 from flamecore.errors import SinkError
 from flamecore.model.meta import MIN_TIME
@@ -70,6 +70,18 @@ class NatsSink(Sink):
     @property
     def guarantee(self) -> Guarantee:
         return "exactly_once"
+
+    async def replaces(self) -> bool:
+        if self.options.mode != "replace":
+            return False
+        look = NatsSink(self.options, self.context)  # a connection is opened once, and this one is closed again
+        await look._access.open(self._failed)
+        try:
+            with look._answers(needs(self.options)):
+                last = await look._stream.last_if_any()
+        finally:
+            await look.aclose()
+        return would_replace(self.context, self.options.mode, last.mark and last.mark.of, empty=last.empty)
 
     async def open(self) -> int:
         await self._access.open(self._failed)

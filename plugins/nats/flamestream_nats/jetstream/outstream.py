@@ -9,9 +9,11 @@ import msgspec
 
 from flamestream_nats.connection import Connection
 from flamestream_nats.jetstream.stream import (
+    NO_STREAM,
     Changed,
     Message,
     OtherStream,
+    Refused,
     Requests,
     check_stream,
     checked,
@@ -127,6 +129,15 @@ class OutStream(Requests):
             (message for message in found if message is not None), key=lambda message: message.number, default=None
         )
         return Last(state["last_seq"], newest and _mark_of(newest), found[0] is None)
+
+    async def last_if_any(self) -> Last:
+        """Return the end of the stream as it is now; that of one without outputs, if there is no stream."""
+        try:
+            return await self.last()
+        except Refused as error:
+            if error.code != NO_STREAM:
+                raise
+            return Last(0, None, True)
 
     async def store(self, letter: Letter, after: int) -> None:
         """Store a message right after message number `after`.

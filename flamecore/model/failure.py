@@ -196,8 +196,10 @@ def exit_error(error: BaseException) -> JobError:
     done = f"raised {type(error).__name__}" + (f": {error}" if str(error) else "")
     if isinstance(error, SystemExit):
         done = f"called sys.exit({error.code!r})"
+    given = given_values(error)
+    place = f"\n  given     {line(given)}" if given else ""
     return JobError(
-        f"a function of the flow, a source or a sink has {done}{':' * bool(lines)}{lines}",
+        f"a function of the flow, a source or a sink has {done}{':' * bool(lines)}{place}{lines}",
         hint="Raise another exception, which says what is wrong with which record. To end the job, end its input.",
     )
 
@@ -293,6 +295,28 @@ def user_frames(error: BaseException) -> tuple[str, ...]:
 def user_lines(error: BaseException) -> str:
     """Return the user's frames as indented lines, each after a line break."""
     return "".join(f"\n    {line}" for line in user_frames(error))
+
+
+# Not the record, as of exceptions: those are found by a call for each record alone, which such an error ends, too.
+def given_values(error: BaseException) -> str:
+    """Return what the engine has called the user's function with that raised an error, as "name = value, …".
+
+    Empty if no such call is in its traceback, or it has no arguments.
+    """
+    engine = _engine_places()
+    called, by_engine = None, False
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        is_engine = frame.f_code.co_filename.startswith(engine)
+        if by_engine and not is_engine:
+            called = frame
+        by_engine = is_engine
+    if called is None:
+        return ""
+    code, values = called.f_code, called.f_locals
+    names = [name for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] if name in values]
+    return ", ".join(
+        f"{name} = {shorten_repr(values[name])}" for name in names if name.isidentifier() and name != "self"
+    )
 
 
 def user_traceback(error: BaseException) -> str:

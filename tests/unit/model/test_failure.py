@@ -268,6 +268,7 @@ def test_a_function_that_calls_exit_ends_the_job_and_not_the_program(code: Any, 
     assert f"sys.exit({code!r})" in caught.value.what
     assert f"{Path(__file__)}:" in caught.value.what
     assert "in leave: sys.exit(code)" in caught.value.what
+    assert "\n  given     n = 2\n" in caught.value.what
 
 
 class Unusual(BaseException):
@@ -288,7 +289,7 @@ def test_a_function_that_raises_no_exception_ends_the_job_with_its_line(
 
     def give_up(n: int) -> int:
         if n == 2:
-            raise raised
+            raise raised.with_traceback(None)
         return n
 
     def count(s: int, n: int) -> tuple[int, list[int]]:
@@ -303,6 +304,7 @@ def test_a_function_that_raises_no_exception_ends_the_job_with_its_line(
         flows[where].run({"numbers": [1, 2, 3]}, workers=workers)
     assert str(raised) in caught.value.what
     assert "in give_up: raise raised" in caught.value.what
+    assert f"\n  given     {'s = 0, ' if where == 'state' else ''}n = 2\n" in caught.value.what
 
 
 def test_a_coroutine_that_is_closed_is_no_mistake() -> None:

@@ -76,6 +76,43 @@ APP = f"""
 """
 
 
+BUSY = """
+    import time
+    from collections.abc import Sequence
+    from pathlib import Path
+    from typing import Any
+
+    import flamecore as fc
+    from flamecore.abc.sink import Guarantee, Sink
+    from flamecore.model.meta import MIN_TIME
+    from flamecore.testing import override
+
+
+    class Busy(Sink):
+        name = "busy"
+
+        @property
+        def guarantee(self) -> Guarantee:
+            return "at_least_once"
+
+        async def open(self) -> int:
+            time.sleep(4)  # and the event loop of the supervisor with it
+            Path("out.txt").write_text("")
+            return MIN_TIME
+
+        async def write(self, time: int, payloads: Sequence[Any]) -> None:
+            with Path("out.txt").open("a") as file:
+                file.writelines(f"{key} {count}\\n" for key, count in payloads)
+
+
+    installed = override("sink", "busy", Busy)
+    installed.__enter__()
+
+    flow = fc.Flow("busy-sink")
+    flow.source("lines", str).rebalance().map(str.upper).key_by(lambda line: line[0]).count().sink("out")
+"""
+
+
 def resident_mb(pid: int) -> float:
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS"):
@@ -160,3 +197,27 @@ def test_memory_is_bounded_and_the_source_is_held_back(tmp_path: Path, joinable:
     # A part of the looks may fall into the moments in which the front reads what the sink has made room for.
     waiting = [facts for facts in statuses if facts["held_back"] == 1 and facts["in_flight"] > CREDIT // 2]
     assert len(waiting) > len(statuses) / 2, "the front stands still, and all that it may admit waits for the sink"
+
+
+def test_a_job_whose_sink_is_busy_as_it_opens_is_waited_for(tmp_path: Path, joinable: list[str]) -> None:
+    """Nothing else moves in the process of the control meanwhile, for four times as long as a host may be silent."""
+    (tmp_path / "app.py").write_text(dedent(BUSY))
+    (tmp_path / "lines.txt").write_text("".join(f"{'abc'[number % 3]}{number}\n" for number in range(3_000)))
+    settings = [*joinable, "source.lines.path=lines.txt", "state.path=state", "deploy.silence_timeout_s=1"]
+    command = [sys.executable, "-m", "flamecore", "run", "app.py", "-w", "2", "--source", "lines=lines"]
+    command += ["--sink", "out=busy", *(f"--set={setting}" for setting in settings)]
+    with (tmp_path / "errors.txt").open("w") as errors:
+        job = subprocess.Popen(command, cwd=tmp_path, stderr=errors)
+    try:
+        limit = Patience(60)
+        while job.poll() is None:
+            assert not limit.passed(), "it has not ended in time"
+            time.sleep(0.05)
+    finally:
+        job.kill()
+        job.wait()
+    said = (tmp_path / "errors.txt").read_text()
+    assert job.returncode == 0, said
+    assert "job.faulted" not in said
+    found = (tmp_path / "out.txt").read_text().splitlines()
+    assert found == [f"{'ABC'[number % 3]} {number // 3 + 1}" for number in range(3_000)]

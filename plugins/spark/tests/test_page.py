@@ -125,10 +125,14 @@ def test_the_manifest_for_kubernetes_starts_that_job_again_after_a_failure() -> 
     assert f'advertise = "{name}"' in page
 
 
-def test_example_and_error_name_the_connector_of_kafka_for_the_newest_spark() -> None:
+@pytest.mark.parametrize("said", ["[KAFKA_DATA_SOURCE_NOT_ENABLED] no", "Failed to find data source: kafka. Please"])
+def test_example_and_error_name_the_connector_of_kafka(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     coordinates = r"org\.apache\.spark:spark-sql-kafka-0-10_[\d.]+:[\d.]*\d"
-    (newest, *_) = re.findall(rf"\| `({coordinates})` \|", PAGE.read_text("utf-8"))
+    pairs = re.findall(rf"^\| ([\d.]+) \| `({coordinates})` \|", PAGE.read_text("utf-8"), re.MULTILINE)
+    newest = pairs[0][1]
+    assert len(pairs) > 3
     example = PAGE.parents[2] / "examples" / "spark" / "kafka.toml"
     assert re.findall(coordinates, example.read_text("utf-8")) == [newest]
-    told = failed("lines", RuntimeError("[KAFKA_DATA_SOURCE_NOT_ENABLED] no connector"))
-    assert re.findall(coordinates, told.hint) == [newest]
+    for release, connector in pairs:
+        monkeypatch.setattr("pyspark.__version__", f"{release}.9")
+        assert re.findall(coordinates, failed("lines", RuntimeError(said)).hint) == [connector]

@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from secrets import token_hex
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
@@ -21,13 +22,20 @@ from flamestream_spark.tables.columns import folds_case, numbered, sealed
 
 _CLOSE_S: Final = 30.0
 _AGAIN_S: Final = 0.5
+_CONNECTORS: Final = {"3.5": "2.12:3.5.7", "4.0": "2.13:4.0.2", "4.1": "2.13:4.1.3"}
+"""Connectors of Kafka, by release of Spark: versions of Scala and of the connector."""
+_LATEST_CONNECTOR: Final = "2.13:4.2.0"
+"""The one for all later releases."""
+_NO_KAFKA: Final = (
+    "Spark does not bring the connector of Kafka. The one for this release: config = "
+    '{{ "spark.jars.packages" = "org.apache.spark:spark-sql-kafka-0-10_{connector}" }}.'
+)
 _HINTS: Final = {
     "PATH_NOT_FOUND": "Is that the path? It is looked for where the executors run.",
     "DATA_SOURCE_NOT_FOUND": "Is that the format? One that Spark does not bring needs its jars: config = "
     '{ "spark.jars.packages" = "…" }.',
-    "KAFKA_DATA_SOURCE_NOT_ENABLED": "Spark does not bring the connector of Kafka: config = "
-    '{ "spark.jars.packages" = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0" }. Later versions of Spark '
-    "take that, too.",
+    "KAFKA_DATA_SOURCE_NOT_ENABLED": _NO_KAFKA,
+    "Failed to find data source: kafka": _NO_KAFKA,  # before Spark 4.3
     # Of a stream of Iceberg.
     "Cannot process overwrite snapshot": "Rows of the table were changed, as by a MERGE, and a stream takes rows that "
     "are added. Start afresh, with a new checkpoint, or without the state, spool and output of the job. The option "
@@ -223,6 +231,9 @@ def failed(source: str, error: Exception) -> SourceError:
     what = f"Spark cannot read it: {said[:500]}" + (f" ({cause[11:].strip()[:300]})" if cause else "")
     where = file[1].rstrip(".") if file else ""
     hint = next((hint for code, hint in _HINTS.items() if code in said), "Spark's own words are its cause.")
+    if hint is _NO_KAFKA:
+        release = ".".join(import_module("pyspark").__version__.split(".")[:2])
+        hint = hint.format(connector=_CONNECTORS.get(release, _LATEST_CONNECTOR))
     if where and "PATH_NOT_FOUND" not in said:
         hint = f"Look at {shown(where)}: is it whole, and of that format?"
     return SourceError(f"source {source!r}: {what}", hint=hint, source=source, position=where)

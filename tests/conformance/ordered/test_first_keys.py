@@ -34,7 +34,7 @@ VALUES: list[Any] = [0, 0.0, -0.0, False, (0, 0.0), (0, -0.0), 7]
 
 @pytest.fixture(autouse=True, params=[2, MOST_ENDED])
 def most_ended(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let keys that have ended be forgotten at once, as in long runs, and not at all, as in short ones."""
+    """Forget keys that have ended at once, as in long runs, and not at all, as in short ones."""
     for module in (drift, ordered):
         monkeypatch.setattr(module, "MOST_ENDED", request.param)
 
